@@ -30,10 +30,12 @@ function(penstock_compile_options target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror=switch
-    $<$<AND:$<BOOL:${PROJECT_IS_TOP_LEVEL}>,$<NOT:$<BOOL:${PENSTOCK_FUZZ}>>>:-Werror>
+    $<$<AND:$<BOOL:${PENSTOCK_WERROR}>,$<NOT:$<BOOL:${PENSTOCK_FUZZ}>>>:-Werror>
     # False positives of GCC 12: overlapping copies in std::string's operator+, and designated initializers that leave
     # the other members at their defaults.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-missing-field-initializers>
+    # Clang 18 and newer report such initializers too.
+    $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-field-initializers>
     # The same flags for libraries and programs, so that they can share a precompiled header. WebAssembly has no use for -fPIC.
     $<IF:$<BOOL:${EMSCRIPTEN}>,-fwasm-exceptions,-fPIC>
     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess -Winvalid-pch>
@@ -83,10 +85,21 @@ function(penstock_add_pch target header)
   target_precompile_headers(${target} PRIVATE <${header}>)
 endfunction()
 
-# On the torch side, GCC spends half of the compile time of a file on templates of libtorch's headers, used or not. So four small files
-# are compiled as one (adr/0010).
+# Compiles the sources of a target in groups of up to twelve files (adr/0010). A group has files of one module only, such as src/comm, so
+# adding a file recompiles no other module. Call it after the last source was added.
 function(penstock_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${PENSTOCK_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${PENSTOCK_UNITY} UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE path)
+    cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+    string(REGEX REPLACE "^([^/]+)/([^/]+)/.*" "\\1_\\2" module ${path})
+    string(MAKE_C_IDENTIFIER ${module} module)
+    math(EXPR group "0${count_${module}} / 12")
+    math(EXPR count_${module} "0${count_${module}} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${module}_${group})
+  endforeach()
   # Classes of a source file may have members whose types are in an unnamed namespace. In a unity build, GCC treats the file as a header
   # and warns.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)

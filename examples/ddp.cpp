@@ -70,7 +70,7 @@ int main() {
   ps::World world = ps::init();
   torch::nn::Sequential model = make_gpt();
   // Checks that all ranks have the same model and broadcasts the parameters of rank 0.
-  ps::DistributedDataParallel ddp(model.ptr(), world.group());
+  ps::DistributedDataParallel ddp(model, world.group());
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
 
   for (int step = 1; step <= kSteps; ++step) {

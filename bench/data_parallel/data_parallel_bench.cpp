@@ -2,6 +2,7 @@
 // of the sharded run. It starts its own ranks. reference.py measures the same with the reference.
 #include "support/models/transformer.h"
 
+#include <penstock/comm/launcher.h>
 #include <penstock/penstock.h>
 
 #include <c10/core/CPUAllocator.h>
@@ -143,11 +144,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (std::getenv("RANK") != nullptr) return run_rank(argv[1], std::atoi(argv[2]));
-  ps::LaunchOptions launch;
+  ps::comm::LaunchOptions launch;
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), argv[1], argv[2]};
   launch.ranks = 2;
-  launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
-    (is_error ? std::cerr : std::cout) << line << "\n";
+  launch.on_line = [](ps::Rank, ps::comm::OutputStream stream, std::string_view line) {
+    (stream == ps::comm::OutputStream::Err ? std::cerr : std::cout) << line << "\n";
   };
-  return ps::launch(launch).exit_code();
+  return ps::comm::launch(launch).exit_code();
 }

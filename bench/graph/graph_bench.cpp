@@ -40,10 +40,10 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-constexpr int adds = 1000;
+constexpr int kAdds = 1000;
 
 at::Tensor add_many(at::Tensor x, const at::Tensor& y) {
-  for (int i = 0; i < adds; ++i) x = x + y;
+  for (int i = 0; i < kAdds; ++i) x = x + y;
   return x;
 }
 
@@ -80,7 +80,8 @@ Replay measure_replay(bool grad) {
     ratio.push_back(again.first / plain.first);
     freed.push_back(again.second);
   }
-  return {1e6 * median(eager) / adds, 1e6 * median(replay) / adds, median(ratio), 1e6 * median(freed) / adds};
+  return {1e6 * median(eager) / kAdds, 1e6 * median(replay) / kAdds, median(ratio),
+          1e6 * median(freed) / kAdds};
 }
 
 //! GPT-2: 12 blocks of width 768, head tied to the token embedding.

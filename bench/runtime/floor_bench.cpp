@@ -1,7 +1,9 @@
 // Measures lower bounds of a pipeline over Gloo: `messages` exchanges the messages of a 1F1B step without
-// computing; `autograd` runs the forwards and backwards of one stage in a loop without sending; `timeline`
-// records actions; `overlap` runs a forward and a backward sequentially and concurrently.
+// computing; `autograd` runs the forward and backward passes of one stage in a loop without sending;
+// `timeline` records actions; `overlap` runs a forward and a backward sequentially and concurrently.
 #include "models.h"
+
+#include <penstock/comm/launcher.h>
 
 #include <algorithm>
 #include <chrono>
@@ -157,8 +159,8 @@ int main(int argc, char** argv) {
                     std::to_string(microbatches), std::to_string(elements)};
   launch.ranks = 2;
   launch.environment["OMP_NUM_THREADS"] = "1";
-  launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
-    (is_error ? std::cerr : std::cout) << line << "\n";
+  launch.on_line = [](ps::Rank, ps::comm::OutputStream stream, std::string_view line) {
+    (stream == ps::comm::OutputStream::Err ? std::cerr : std::cout) << line << "\n";
   };
   return ps::comm::launch(launch).exit_code();
 }

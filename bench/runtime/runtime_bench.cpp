@@ -5,6 +5,8 @@
 #include "counting_allocator.h"
 #include "models.h"
 
+#include <penstock/comm/launcher.h>
+
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -115,9 +117,9 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   };
   ps::bench::CountingAllocator::start();
   pipeline.step(work.input);
-  const double peak = static_cast<double>(ps::bench::CountingAllocator::peak());
+  const auto peak = static_cast<double>(ps::bench::CountingAllocator::peak());
   const std::size_t batch = work.input.args[0].toTensor().nbytes() + work.input.target.toTensor().nbytes();
-  const double fixed = static_cast<double>(2 * parameter_bytes(stage) + batch);
+  const auto fixed = static_cast<double>(2 * parameter_bytes(stage) + batch);
   const double kept = fixed + in_flight * static_cast<double>(alone.activations);
   const double needed =
       fixed + (in_flight - 1) * static_cast<double>(alone.activations) + static_cast<double>(alone.peak);
@@ -170,8 +172,8 @@ int main(int argc, char** argv) {
                     argv[4]};
   launch.ranks = 2;
   launch.environment["OMP_NUM_THREADS"] = "1";
-  launch.on_line = [](ps::Rank, bool is_error, std::string_view line) {
-    (is_error ? std::cerr : std::cout) << line << "\n";
+  launch.on_line = [](ps::Rank, ps::comm::OutputStream stream, std::string_view line) {
+    (stream == ps::comm::OutputStream::Err ? std::cerr : std::cout) << line << "\n";
   };
   return ps::comm::launch(launch).exit_code();
 }

@@ -59,7 +59,7 @@ void side_by_side(JsonWriter& json) {
       actions = action_count(draft.ranks);
       const schedule::Program program =
           schedule::Program::validated(std::move(draft), schedule::SendMode::Buffered);
-      const plan::Costs costs = plan::Costs::uniform(shape.stages());
+      const plan::Costs costs = plan::Costs::uniform(shape.num_stages());
       play.push_back(seconds([&] { static_cast<void>(simulate(program, costs)); }));
     }
     json.begin_object();
@@ -77,7 +77,8 @@ void huge(JsonWriter& json) {
   const double build = seconds([&] { draft = lower(make_schedule(kind, shape)); });
   const double build_peak = peak_gigabytes();
   schedule::Verdict verdict;
-  const double check = seconds([&] { verdict = validate(draft, {.mode = schedule::SendMode::Buffered}); });
+  const double check =
+      seconds([&] { verdict = validate(draft, {.send_mode = schedule::SendMode::Buffered}); });
   json.begin_object();
   add_shape(json, kind, shape);
   json.field("actions", static_cast<std::uint64_t>(action_count(draft.ranks)))

@@ -10,6 +10,7 @@ namespace penstock {
 
 using graph::ExportedModule;
 using graph::load_module;
+using graph::OperatorError;
 using value::Args;
 using value::Kwargs;
 

@@ -5,9 +5,8 @@
 #include <penstock/base/ids.h>
 #include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>
-#include <penstock/comm/flight_recorder.h>
+#include <penstock/comm/flight_record.h>
 #include <penstock/comm/group.h>
-#include <penstock/comm/launcher.h>
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 #include <penstock/parallel/ddp.h>
@@ -49,13 +48,10 @@ using value::TensorChunkSpec;
 using value::TensorMeta;
 
 using comm::BackendKind;
-using comm::FlightRecorder;
+using comm::FlightRecord;
 using comm::Group;
 using comm::init;
 using comm::InitOptions;
-using comm::launch;
-using comm::LaunchOptions;
-using comm::LaunchResult;
 using comm::ReduceOp;
 using comm::run_thread_ranks;
 using comm::Work;
@@ -69,11 +65,8 @@ using tensor::full_tensor;
 using tensor::Partial;
 using tensor::Placements;
 using tensor::redistribute;
-using tensor::reset_traffic;
 using tensor::Shard;
 using tensor::to_local;
-using tensor::Traffic;
-using tensor::traffic;
 
 using checkpoint::Checkpoint;
 using checkpoint::CheckpointError;
@@ -84,10 +77,8 @@ using checkpoint::optimizer_load;
 using checkpoint::optimizer_pieces;
 using checkpoint::Piece;
 using checkpoint::PieceKind;
-using checkpoint::StorageError;
 using checkpoint::WriterOptions;
 
-using graph::capture;
 using graph::MetaDeviceScope;
 using graph::ModuleScope;
 using graph::pipe_split;
@@ -95,7 +86,6 @@ using graph::SplitPoint;
 using graph::SplitPositions;
 
 using runtime::call;
-using runtime::ForwardOnly;
 using runtime::LossFunction;
 using runtime::LossReduction;
 using runtime::make_stage_module;

@@ -1,6 +1,7 @@
 // Formats error messages.
 #include <penstock/base/error.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace penstock {
@@ -13,7 +14,34 @@ std::string compose(const std::string& message, const ErrorContext& context, con
   return text;
 }
 
+std::string hint_for(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return "free space on that disk (for example, keep fewer checkpoints), or use another directory";
+    case EROFS:
+      return "use a directory that this user can write to";
+    case EACCES:
+    case EPERM:
+      return "check the permissions; to write, use a directory that this user can write to";
+    case ENOENT:
+      return "check the path: the file or its directory does not exist or was removed";
+    case EBUSY:
+      return "wait for the other run to end, stop it, or use another directory";
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files, for example with `ulimit -n 4096`";
+    default:
+      return {};
+  }
+}
+
 }  // namespace
+
+void detail::throw_id_out_of_range() {
+  throw UsageError("an id (of a rank, stage, microbatch or value) must fit in 32 bits");
+}
 
 std::string to_string(const ErrorContext& context) {
   std::string text;
@@ -43,6 +71,9 @@ Error::Error(std::string message, ErrorContext context, std::string hint)
       message_(std::move(message)),
       context_(std::move(context)),
       hint_(std::move(hint)) {}
+
+StorageError::StorageError(const std::string& message, int code, const std::string& hint)
+    : Error(message, {}, hint.empty() ? hint_for(code) : hint), code_(code) {}
 
 PeerFailed::PeerFailed(Rank peer, std::string cause, ErrorContext context)
     : CommError("rank " + std::to_string(peer.value) + " failed: " + cause, std::move(context)),

@@ -9,8 +9,8 @@
 namespace penstock {
 namespace {
 
-constexpr int sufficient_digits = 17;  //!< enough for every double
-constexpr int safe_digits = 15;        //!< a decimal number of this length survives the way through a double
+constexpr int kSufficientDigits = 17;  //!< enough for every double
+constexpr int kSafeDigits = 15;        //!< a decimal number of this length survives the way through a double
 
 }  // namespace
 
@@ -22,9 +22,9 @@ void append_rounded_printf(std::string& text, double number, int digits) {
 
 void append_shortest_printf(std::string& text, double number) {
   const std::size_t before = text.size();
-  for (int digits = safe_digits;; ++digits) {
+  for (int digits = kSafeDigits;; ++digits) {
     append_rounded_printf(text, number, digits);
-    if (digits == sufficient_digits || std::strtod(text.c_str() + before, nullptr) == number) return;
+    if (digits == kSufficientDigits || std::strtod(text.c_str() + before, nullptr) == number) return;
     text.resize(before);
   }
 }

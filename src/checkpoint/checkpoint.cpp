@@ -17,19 +17,19 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr std::uint64_t manifest_limit = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
 
-const char* const damaged_hint = "use an older checkpoint; `penstock checkpoint verify` lists all damage";
+const char* const kDamagedHint = "use an older checkpoint; `penstock checkpoint verify` lists all damage";
 
 Manifest read_manifest(const std::string& path) {
-  const std::string file = path + "/" + manifest_name;
+  const std::string file = path + "/" + kManifestName;
   try {
-    return parse_manifest(read_all(file, manifest_limit), file);
+    return parse_manifest(read_all(file, kMaxManifestBytes), quote(file, 200));
   } catch (const ParseError& error) {
-    throw CheckpointError(error.message(), {}, damaged_hint);
+    throw CheckpointError(error.message(), {}, kDamagedHint);
   } catch (const StorageError& error) {
     if (error.code() != ENOENT && error.code() != ENOTDIR) throw;
-    throw CheckpointError(path + " is not a checkpoint: it has no " + manifest_name, {},
+    throw CheckpointError(quote(path, 200) + " is not a checkpoint: it has no " + kManifestName, {},
                           "give the directory of one step, such as step-00000100");
   }
 }
@@ -44,10 +44,11 @@ const SafetensorsFile& Checkpoint::Impl::file(std::size_t index) const {
     SafetensorsFile opened(file_path(index));
     return open.emplace(index, std::move(opened)).first->second;
   } catch (const ParseError& error) {
-    throw CheckpointError(error.message(), {}, damaged_hint);
+    throw CheckpointError(error.message(), {}, kDamagedHint);
   } catch (const StorageError& error) {
     if (error.code() != ENOENT) throw;
-    throw CheckpointError(path.string() + " is missing the file " + stored.name, {}, damaged_hint);
+    throw CheckpointError(quote(path.string(), 200) + " is missing the file " + quote(stored.name, 200), {},
+                          kDamagedHint);
   }
 }
 
@@ -58,9 +59,9 @@ const SafetensorsFile& Checkpoint::Impl::file_of(const StoredTensor& tensor,
       static_cast<std::uint64_t>(numel_of(piece.region, tensor.shape)) * c10::elementSize(tensor.dtype);
   if (!found.has(piece.key) || found.entry(piece.key).dtype != tensor.dtype ||
       found.entry(piece.key).nbytes() != bytes) {
-    throw CheckpointError(found.path().string() + " does not contain " + quote(piece.key, 200) +
+    throw CheckpointError(quote(found.path().string(), 200) + " does not contain " + quote(piece.key, 200) +
                               " as described in the manifest",
-                          {}, damaged_hint);
+                          {}, kDamagedHint);
   }
   return found;
 }
@@ -123,9 +124,9 @@ std::int64_t Checkpoint::step() const {
 const Notes& Checkpoint::notes() const {
   return impl_->manifest.notes;
 }
-std::string Checkpoint::note(const std::string& name) const {
+std::optional<std::string> Checkpoint::note(const std::string& name) const {
   const auto it = notes().find(name);
-  return it == notes().end() ? "" : it->second;
+  return it == notes().end() ? std::nullopt : std::optional(it->second);
 }
 const std::vector<StoredTensor>& Checkpoint::tensors() const {
   return impl_->manifest.tensors;
@@ -140,7 +141,8 @@ const StoredTensor* Checkpoint::find(const std::string& name, const std::string&
 
 at::Tensor Checkpoint::read(const std::string& name, const std::string& state) const {
   const StoredTensor* stored = find(name, state);
-  if (stored == nullptr) throw CheckpointError(path().string() + " has no " + tensor_title(name, state));
+  if (stored == nullptr)
+    throw CheckpointError(quote(path().string(), 200) + " has no " + tensor_title(name, state));
   at::Tensor tensor = at::empty(stored->shape, at::TensorOptions(stored->dtype));
   LoadReport report;
   const PieceFile file_of = [&](const auto& piece) -> const SafetensorsFile& {
@@ -160,7 +162,7 @@ Diagnostics Checkpoint::verify() const {
     const Diagnostics of_file = impl_->verify_file(i);
     found.insert(found.end(), of_file.begin(), of_file.end());
   }
-  std::set<std::string> known = {manifest_name};
+  std::set<std::string> known = {kManifestName};
   for (const StoredFile& file : files()) known.insert(file.name);
   for (const std::string& name : list_directory(path())) {
     if (!known.contains(name))

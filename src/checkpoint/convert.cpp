@@ -18,8 +18,8 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr const char* step_key = "penstock.step";
-constexpr std::string_view note_key = "penstock.note.", optimizer_key = "optimizer/", extra_key = "extra/";
+constexpr const char* kStepKey = "penstock.step";
+constexpr std::string_view kNoteKey = "penstock.note.", kOptimizerKey = "optimizer/", kExtraKey = "extra/";
 
 std::string key_of(const StoredTensor& tensor, const std::string& name) {
   switch (tensor.kind) {
@@ -27,20 +27,20 @@ std::string key_of(const StoredTensor& tensor, const std::string& name) {
     case PieceKind::Buffer:
       return name;
     case PieceKind::Optimizer:
-      return std::string(optimizer_key) + tensor.state + "/" + name;
+      return std::string(kOptimizerKey) + tensor.state + "/" + name;
     case PieceKind::Extra:
-      return std::string(extra_key) + name;
+      return std::string(kExtraKey) + name;
   }
   return {};
 }
 
 //! Returns the piece that a key of the file denotes.
 Piece piece_of(const std::string& key, const at::Tensor& tensor) {
-  if (key.starts_with(extra_key)) return full_piece(key.substr(extra_key.size()), tensor, PieceKind::Extra);
-  const std::size_t slash = key.find('/', optimizer_key.size());
-  if (!key.starts_with(optimizer_key) || slash == std::string::npos) return full_piece(key, tensor);
+  if (key.starts_with(kExtraKey)) return full_piece(key.substr(kExtraKey.size()), tensor, PieceKind::Extra);
+  const std::size_t slash = key.find('/', kOptimizerKey.size());
+  if (!key.starts_with(kOptimizerKey) || slash == std::string::npos) return full_piece(key, tensor);
   Piece piece = full_piece(key.substr(slash + 1), tensor, PieceKind::Optimizer);
-  piece.state = key.substr(optimizer_key.size(), slash - optimizer_key.size());
+  piece.state = key.substr(kOptimizerKey.size(), slash - kOptimizerKey.size());
   return piece;
 }
 
@@ -61,9 +61,9 @@ void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::pat
     }
   }
   // Hugging Face's readers require the name of the framework.
-  SafetensorsMetadata metadata = {{"format", "pt"}, {step_key, std::to_string(checkpoint.step())}};
+  SafetensorsMetadata metadata = {{"format", "pt"}, {kStepKey, std::to_string(checkpoint.step())}};
   if (content == ExportContent::Everything) {
-    for (const auto& [name, text] : checkpoint.notes()) metadata.emplace(std::string(note_key) + name, text);
+    for (const auto& [name, text] : checkpoint.notes()) metadata.emplace(std::string(kNoteKey) + name, text);
   }
   const auto tensor_of = [&](const std::string& key) {
     const StoredTensor& tensor = *sources.at(key);
@@ -78,11 +78,11 @@ std::filesystem::path import_safetensors(const std::filesystem::path& file,
   std::int64_t step = 0;
   Notes notes;
   for (const auto& [key, text] : source.metadata()) {
-    if (key.starts_with(note_key)) notes.emplace(key.substr(note_key.size()), text);
-    if (key != step_key) continue;
+    if (key.starts_with(kNoteKey)) notes.emplace(key.substr(kNoteKey.size()), text);
+    if (key != kStepKey) continue;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
     if (error != std::errc{} || end != text.data() + text.size() || step < 0) {
-      throw ParseError(file.string() + ": " + step_key + " is " + quote(text) +
+      throw ParseError(quote(file.string(), 200) + ": " + kStepKey + " is " + quote(text) +
                        ", which is not a valid step");
     }
   }
@@ -100,7 +100,8 @@ std::filesystem::path import_safetensors(const std::filesystem::path& file,
   DirectoryLock lock(directory);
   lock.hold();
   if (!overwrite && std::filesystem::exists(paths.complete))
-    throw UsageError(paths.complete + " already exists", {}, "set overwrite, or use another directory");
+    throw UsageError(quote(paths.complete, 200) + " already exists", {},
+                     "set overwrite, or use another directory");
   prepare(disk(), paths);
   Manifest manifest{step, notes, plan.files, plan.tensors};
   if (!jobs.empty()) {
@@ -117,11 +118,12 @@ std::filesystem::path import_safetensors(const std::filesystem::path& file,
 }
 
 Checkpoint open_checkpoint(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path / manifest_name)) return Checkpoint(path);
+  if (std::filesystem::exists(path / kManifestName)) return Checkpoint(path);
   std::vector<CheckpointLocation> locations = list_checkpoints(path);
   std::erase_if(locations, [](const CheckpointLocation& location) { return !location.complete; });
   if (locations.empty())
-    throw CheckpointError(path.string() + " is not a checkpoint and contains no complete checkpoint");
+    throw CheckpointError(quote(path.string(), 200) +
+                          " is not a checkpoint and contains no complete checkpoint");
   return Checkpoint(locations.back().path);
 }
 

@@ -137,7 +137,7 @@ LoadReport make_report(const Checkpoint& checkpoint, const Findings& found, cons
   refuse("with a different shape", report.reshaped, options.allow_reshaped, "allow_reshaped");
   section(message, "other mismatches", list(found.wrong));
   if (message.empty()) return report;
-  throw CheckpointError(checkpoint.path().string() + " does not match the model:" + message, {},
+  throw CheckpointError(quote(checkpoint.path().string(), 200) + " does not match the model:" + message, {},
                         flags.empty() ? "" : "set " + flags + " to load it anyway");
 }
 

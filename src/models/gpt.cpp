@@ -22,7 +22,7 @@ nn::LayerNorm layer_norm(const GptOptions& options) {
 
 void check(const GptOptions& options, const GptPart& part) {
   if (options.vocabulary < 1 || options.context < 1 || options.layers < 0 || options.heads < 1 ||
-      options.width < 1 || options.hidden < 0)
+      options.width < 1 || options.hidden.value_or(1) < 1)
     throw UsageError("the sizes of a GPT must be positive", {},
                      "use 1 or more layers, heads, width and context");
   if (options.width % options.heads != 0)
@@ -47,7 +47,7 @@ at::Tensor causal_mask(std::int64_t queries, std::int64_t past) {
 }  // namespace
 
 std::int64_t GptOptions::hidden_width() const {
-  if (hidden > 0) return hidden;
+  if (hidden) return *hidden;
   return feed_forward == FeedForwardKind::Gelu ? 4 * width : (8 * width / 3 + 7) / 8 * 8;
 }
 

@@ -11,8 +11,8 @@ namespace {
 std::int64_t choose(const at::Tensor& logits, const SampleOptions& options, at::Generator& generator) {
   if (options.temperature <= 0) return logits.argmax().item<std::int64_t>();
   at::Tensor scores = logits.to(torch::kFloat) / options.temperature;
-  if (options.top > 0 && options.top < scores.size(0)) {
-    const at::Tensor least = std::get<0>(scores.topk(options.top)).min();
+  if (options.top && *options.top < scores.size(0)) {
+    const at::Tensor least = std::get<0>(scores.topk(*options.top)).min();
     scores = scores.masked_fill(scores < least, -std::numeric_limits<double>::infinity());
   }
   return torch::multinomial(scores.softmax(0), 1, false, generator).item<std::int64_t>();

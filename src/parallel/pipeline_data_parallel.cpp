@@ -4,6 +4,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/parallel/pipeline_data_parallel.h>
+#include <penstock/value/tensors_in.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -25,7 +26,7 @@ class ShardedStageModule final : public runtime::StageModule {
     if (!input && !output) return inner_->forward(args, kwargs);
     const auto cast = [](const auto& values, const std::optional<at::ScalarType>& to) {
       auto copy = values;
-      runtime::detail::map_tensors(copy, [&](const at::Tensor& tensor) { return cast_floating(tensor, to); });
+      value::replace_tensors(copy, [&](const at::Tensor& tensor) { return cast_floating(tensor, to); });
       return copy;
     };
     runtime::StageResult result = inner_->forward(cast(args, input), cast(kwargs, input));
@@ -65,8 +66,8 @@ ReplicatedStages::ReplicatedStages(const std::vector<runtime::PipelineStage>& st
   for (auto& [index, replica] : replicas_) replica.set_sync(false);  // reductions are started manually
 }
 
-void ReplicatedStages::before_backward(StageId stage, bool last) {
-  if (last) replicas_.at(stage).begin();
+void ReplicatedStages::before_backward(StageId stage, runtime::GradientSync sync) {
+  if (sync == runtime::GradientSync::Reduce) replicas_.at(stage).begin_reduction();
 }
 
 void ReplicatedStages::reduce_grad(StageId stage) {
@@ -101,16 +102,16 @@ void ShardedStages::before_compute(StageId stage) {
 void ShardedStages::reshard(StageId stage) {
   stages_.at(stage).reshard();
 }
-void ShardedStages::before_backward(StageId stage, bool last) {
-  if (last) Access::impl(stages_.at(stage))->begin_last();
+void ShardedStages::before_backward(StageId stage, runtime::GradientSync sync) {
+  if (sync == runtime::GradientSync::Reduce) Access::impl(stages_.at(stage))->begin_last();
 }
 void ShardedStages::reduce_grad(StageId stage) {
   stages_.at(stage).reduce();
 }
 
-double ShardedStages::combine_norm(double part, bool largest) {
+double ShardedStages::combine_norm(double part, comm::ReduceOp op) {
   if (stages_.empty()) return part;
-  return Access::impl(stages_.begin()->second)->combine_norm(part, largest);
+  return Access::impl(stages_.begin()->second)->combine_norm(part, op);
 }
 
 std::vector<comm::Group> ShardedStages::sharding_groups_of(const at::Tensor& parameter) const {

@@ -16,15 +16,15 @@ namespace penstock::pipe {
 namespace {
 
 //! The exact search is quadratic in the number of layers; more candidates do not pay off.
-constexpr std::size_t most_candidates = 300;
+constexpr std::size_t kMaxCandidates = 300;
 
 //! Returns the legal split positions; if there are too many, those where the fewest bytes cross.
 graph::SplitPositions candidates(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing) {
   graph::SplitPositions positions = legal_split_positions(graph);
-  if (positions.size() <= most_candidates) return positions;
+  if (positions.size() <= kMaxCandidates) return positions;
   std::stable_sort(positions.begin(), positions.end(),
                    [&](std::size_t a, std::size_t b) { return crossing[a] < crossing[b]; });
-  positions.resize(most_candidates);
+  positions.resize(kMaxCandidates);
   std::sort(positions.begin(), positions.end());
   return positions;
 }

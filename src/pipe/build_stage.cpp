@@ -123,7 +123,7 @@ bool is_one_number(const graph::Graph& graph, const graph::Arg& leaf) {
 const graph::Dim* batch_of(const graph::Graph& graph) {
   for (const graph::GraphInput& input : graph.inputs) {
     const auto& meta = graph.value(input.value).meta;
-    if (!input.baked && meta && !meta->sizes.empty()) return &meta->sizes[0];
+    if (!input.constant && meta && !meta->sizes.empty()) return &meta->sizes[0];
   }
   return nullptr;
 }

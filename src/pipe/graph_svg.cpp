@@ -12,7 +12,8 @@
 namespace penstock::pipe {
 namespace {
 
-constexpr int box = 176, height = 104, gap = 150, margin = 20, user_box = 84, step = 26;
+constexpr int kBoxWidth = 176, kBoxHeight = 104, kBoxGap = 150, kMargin = 20, kUserBoxWidth = 84,
+              kArcStep = 26;
 
 std::string shortened(const std::string& text, std::size_t limit) {
   return text.size() <= limit ? text : text.substr(0, limit - 1) + "…";
@@ -55,13 +56,13 @@ class Picture {
     }
     for (const graph::SharedSlot& slot : pipe.split().shared)
       below_ = std::max(below_, slot.stages.back().value - slot.stages.front().value);
-    top_ = margin + (above > 0 ? 14 + above * step : 0);
+    top_ = kMargin + (above > 0 ? 14 + above * kArcStep : 0);
   }
 
   std::string text() {
     const int stages = pipe_.num_stages();
-    const int width = left(stages) + margin,
-              total = top_ + height + margin + (below_ > 0 ? 24 + below_ * step : 0);
+    const int width = left(stages) + kMargin,
+              total = top_ + kBoxHeight + kMargin + (below_ > 0 ? 24 + below_ * kArcStep : 0);
     out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + std::to_string(width) + " " +
            std::to_string(total) + "\" width=\"" + std::to_string(width) + "\" height=\"" +
            std::to_string(total) +
@@ -82,11 +83,12 @@ class Picture {
            "markerHeight=\"7\" "
            "orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n"
            "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
-    rect("user", margin, user_box);
-    add_text("h m", margin + user_box / 2, top_ + height / 2 - 4, "inputs");
+    rect("user", kMargin, kUserBoxWidth);
+    add_text("h m", kMargin + kUserBoxWidth / 2, top_ + kBoxHeight / 2 - 4, "inputs");
     const auto count = std::count_if(pipe_.graph().inputs.begin(), pipe_.graph().inputs.end(),
-                                     [](const graph::GraphInput& input) { return !input.baked; });
-    add_text("m", margin + user_box / 2, top_ + height / 2 + 14, std::to_string(count) + " from the user");
+                                     [](const graph::GraphInput& input) { return !input.constant; });
+    add_text("m", kMargin + kUserBoxWidth / 2, top_ + kBoxHeight / 2 + 14,
+             std::to_string(count) + " from the user");
     for (int s = 0; s < stages; ++s) draw_stage(s);
     for (const auto& [way, bundle] : bundles_) draw_bundle(way.first, way.second, bundle);
     for (const graph::SharedSlot& slot : pipe_.split().shared) {
@@ -100,12 +102,16 @@ class Picture {
 
  private:
   //! The left edge of a stage's box.
-  static int left(int stage) { return margin + user_box + gap + stage * (box + gap) - (stage < 0 ? 0 : 60); }
-  static int middle(int stage) { return stage < 0 ? margin + user_box / 2 : left(stage) + box / 2; }
+  static int left(int stage) {
+    return kMargin + kUserBoxWidth + kBoxGap + stage * (kBoxWidth + kBoxGap) - (stage < 0 ? 0 : 60);
+  }
+  static int middle(int stage) {
+    return stage < 0 ? kMargin + kUserBoxWidth / 2 : left(stage) + kBoxWidth / 2;
+  }
 
   void rect(const std::string& kind, int x, int width) {
     out_ += "<rect class=\"" + kind + "\" x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(top_) +
-            "\" width=\"" + std::to_string(width) + "\" height=\"" + std::to_string(height) +
+            "\" width=\"" + std::to_string(width) + "\" height=\"" + std::to_string(kBoxHeight) +
             "\" rx=\"7\"/>\n";
   }
   void add_text(const std::string& kind, int x, int y, const std::string& text) {
@@ -117,7 +123,7 @@ class Picture {
     const graph::Graph& graph = pipe_.stage_graph(StageId(stage));
     const graph::GraphCosts costs = graph_costs(graph);
     const std::vector<std::string> modules = pipe_.stage_modules(StageId(stage));
-    rect("box", left(stage), box);
+    rect("box", left(stage), kBoxWidth);
     const int x = left(stage) + 12;
     add_text("h", x, top_ + 22, "stage " + std::to_string(stage));
     std::string span = modules.empty() ? "" : modules.front();
@@ -138,7 +144,8 @@ class Picture {
       arc(from < 0 ? "w u" : "w k", from, to, from >= 0, shortened(label, 44), title);
       return;
     }
-    const int start = from < 0 ? margin + user_box : left(from) + box, end = left(to), y = top_ + height / 2;
+    const int start = from < 0 ? kMargin + kUserBoxWidth : left(from) + kBoxWidth, end = left(to),
+              y = top_ + kBoxHeight / 2;
     out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"w\" marker-end=\"url(#a)\" d=\"M" +
             std::to_string(start) + " " + std::to_string(y) + "H" + std::to_string(end) + "\"/></g>\n";
     // The name is above the arrow, the type below.
@@ -154,7 +161,7 @@ class Picture {
            const std::string& title) {
     // Arcs start right of a box's center and end left of it, so that they do not touch.
     const int x1 = middle(from) + (from < 0 ? 0 : 24), x2 = middle(to) - 24;
-    const int y = above ? top_ : top_ + height, reach = (to - from) * step + 10;
+    const int y = above ? top_ : top_ + kBoxHeight, reach = (to - from) * kArcStep + 10;
     const int peak = above ? y - reach * 4 / 3 + 8 : y + reach * 4 / 3 - 8;
     out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"" + kind +
             "\" marker-end=\"url(#a)\" d=\"M" + std::to_string(x1) + " " + std::to_string(y) + "C" +

@@ -9,7 +9,7 @@
 namespace penstock::plan {
 namespace {
 
-constexpr double most_bytes = 9.2e18;  //!< limit of the simulator's signed counters, just below 2^63
+constexpr double kMaxTotalBytes = 9.2e18;  //!< limit of the simulator's signed counters, just below 2^63
 
 //! `unit` is "stage" or "layer".
 void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
@@ -31,7 +31,8 @@ void check_total(double seconds, double bytes) {
   if (!std::isfinite(seconds)) {
     throw UsageError("the sum of the times overflows", {}, "use a larger unit of time");
   }
-  if (!(bytes <= most_bytes)) throw UsageError("the sum of the bytes exceeds 2^63", {}, "use smaller sizes");
+  if (!(bytes <= kMaxTotalBytes))
+    throw UsageError("the sum of the bytes exceeds 2^63", {}, "use smaller sizes");
 }
 
 //! Upper bounds of the time and the memory of a stage for this number of microbatches.

@@ -16,8 +16,8 @@
 namespace penstock::plan {
 namespace {
 
-constexpr std::uint64_t no_memory = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t search_budget = 10'000'000;  //!< transitions per call, well under a second
+constexpr std::uint64_t kNoMemoryBound = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t kMaxTransitions = 10'000'000;  //!< transitions per call, well under a second
 
 //! Prefix sums over the layers: time and bytes of a range of layers take two lookups.
 class Chain {
@@ -62,17 +62,17 @@ struct Chunk {
   bool descending = false;
 };
 
-class Search {
+class BottleneckSearch {
  public:
-  Search(const Chain& chain, const PartitionOptions& options, int ranks, std::vector<Chunk> chunks)
+  BottleneckSearch(const Chain& chain, const PartitionOptions& options, int ranks, std::vector<Chunk> chunks)
       : chain_(chain), options_(options), ranks_(ranks), chunks_(std::move(chunks)) {}
 
   //! Minimizes the memory of the fullest rank over the partitions whose slowest stage is within the bound.
   std::uint64_t best(double bound, std::vector<int>& first_layer) {
     bound_ = bound;
-    best_memory_ = no_memory;
+    best_memory_ = kNoMemoryBound;
     exhausted_ = false;
-    if (!find_windows()) return no_memory;
+    if (!find_windows()) return kNoMemoryBound;
     std::vector<int> starts{0};
     if (chunks_.empty()) {
       exhausted_ = true;
@@ -87,7 +87,7 @@ class Search {
   bool exhausted() const { return exhausted_; }
 
  private:
-  int stages() const { return static_cast<int>(options_.rank_of_stage.size()); }
+  int num_stages() const { return static_cast<int>(options_.rank_of_stage.size()); }
   int in_flight(int stage) const {
     return options_.in_flight.empty() ? 1 : options_.in_flight[static_cast<std::size_t>(stage)];
   }
@@ -95,7 +95,7 @@ class Search {
 
   //! Computes the lowest and highest feasible position of each boundary under the bound.
   bool find_windows() {
-    const int count = stages(), layers = chain_.size();
+    const int count = num_stages(), layers = chain_.size();
     low_.assign(static_cast<std::size_t>(count) + 1, 0);
     high_.assign(static_cast<std::size_t>(count) + 1, layers);
     for (int s = 1; s <= count; ++s) {  // the furthest position that the preceding stages can reach
@@ -146,7 +146,7 @@ class Search {
   }
 
   struct Entry {
-    std::uint64_t memory = no_memory;
+    std::uint64_t memory = kNoMemoryBound;
     std::uint64_t parent = 0;
   };
   using Reached = std::unordered_map<std::uint64_t, Entry>;
@@ -201,7 +201,7 @@ class Search {
       if (step > 0 && to > last) break;
       const int from_layer = std::min(at, to), to_layer = std::max(at, to);
       if (!fits(from_layer, to_layer)) break;
-      if (++spent_ > search_budget) {
+      if (++spent_ > kMaxTransitions) {
         exhausted_ = true;
         return;
       }
@@ -214,7 +214,7 @@ class Search {
   }
 
   void trace(const std::vector<Reached>& reached, std::uint64_t key) {
-    first_layer_.assign(static_cast<std::size_t>(stages()) + 1, chain_.size());
+    first_layer_.assign(static_cast<std::size_t>(num_stages()) + 1, chain_.size());
     for (int rank = ranks_ - 1; rank >= 0; --rank) {
       const std::uint64_t before = reached[static_cast<std::size_t>(rank) + 1].at(key).parent;
       for (std::size_t c = 0; c < chunks_.size(); ++c) {
@@ -229,9 +229,9 @@ class Search {
   //! The fallback if there are too many states: minimizes the memory of the fullest *stage* by dynamic
   //! programming over stages. Exact for one stage per rank.
   void by_stage() {
-    const int count = stages(), layers = chain_.size();
+    const int count = num_stages(), layers = chain_.size();
     const auto width = static_cast<std::size_t>(layers) + 1;
-    std::vector<std::uint64_t> memory(width * (static_cast<std::size_t>(count) + 1), no_memory);
+    std::vector<std::uint64_t> memory(width * (static_cast<std::size_t>(count) + 1), kNoMemoryBound);
     std::vector<int> parent(memory.size(), -1);
     const auto index = [&](int s, int at) {
       return static_cast<std::size_t>(s) * width + static_cast<std::size_t>(at);
@@ -239,7 +239,7 @@ class Search {
     memory[index(0, 0)] = 0;
     for (int s = 0; s < count; ++s) {
       for (int at = low(s); at <= high(s); ++at) {
-        if (memory[index(s, at)] == no_memory) continue;
+        if (memory[index(s, at)] == kNoMemoryBound) continue;
         for (int to = at + 1; to <= high(s + 1) && fits(at, to); ++to) {
           const std::uint64_t worst = std::max(memory[index(s, at)], chain_.memory(at, to, in_flight(s)));
           if (worst >= memory[index(s + 1, to)]) continue;
@@ -248,7 +248,7 @@ class Search {
         }
       }
     }
-    if (memory[index(count, layers)] == no_memory) return;
+    if (memory[index(count, layers)] == kNoMemoryBound) return;
     std::vector<int> first_layer(static_cast<std::size_t>(count) + 1, layers);
     for (int s = count; s > 0; --s)
       first_layer[static_cast<std::size_t>(s) - 1] =
@@ -271,7 +271,7 @@ class Search {
   std::vector<Chunk> chunks_;
   double bound_ = 0;
   std::vector<int> low_, high_, first_layer_;
-  std::uint64_t best_memory_ = no_memory;
+  std::uint64_t best_memory_ = kNoMemoryBound;
   std::size_t spent_ = 0;
   bool exhausted_ = false;
 };
@@ -362,12 +362,12 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
     ranks = std::max(ranks, rank.value + 1);
   }
   const Chain chain(layers);
-  Search search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
+  BottleneckSearch search(chain, options, ranks, chunks_of(options.rank_of_stage, ranks, chain.size()));
   // With one stage per rank, the search stage by stage is exact, too.
   const std::set<Rank> used(options.rank_of_stage.begin(), options.rank_of_stage.end());
   const bool one_each = used.size() == stages;
   const std::vector<double> bounds = run_times(chain);
-  const std::uint64_t cap = options.memory_cap.value_or(no_memory - 1);
+  const std::uint64_t cap = options.memory_cap.value_or(kNoMemoryBound - 1);
 
   std::vector<int> first_layer;
   std::size_t low = 0, high = bounds.size();  // bounds[high] is feasible, bounds[low - 1] is not

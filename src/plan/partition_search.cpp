@@ -12,10 +12,11 @@
 namespace penstock::plan {
 namespace {
 
-constexpr std::size_t search_budget = 4'000'000;       //!< in actions, about a tenth of a second
-constexpr std::size_t exhaustive_budget = 10'000'000;  //!< the same, if it is enough to try every partition
-constexpr std::size_t slow_action = 6;  //!< cost of an action in the simulator; 1 in the quick evaluation
-constexpr double slack = 1e-12;         //!< relative tolerance for comparing times
+constexpr std::size_t kSearchBudget = 4'000'000;       //!< in actions, about a tenth of a second
+constexpr std::size_t kExhaustiveBudget = 10'000'000;  //!< the same, if it is enough to try every partition
+constexpr std::size_t kSimulatedActionCost =
+    6;                            //!< cost of an action in the simulator; 1 in the quick evaluation
+constexpr double kSlack = 1e-12;  //!< relative tolerance for comparing times
 
 //! The quality of a partition.
 struct Score {
@@ -23,7 +24,7 @@ struct Score {
   double time = std::numeric_limits<double>::infinity();
 
   bool better_than(const Score& other) const {
-    return excess != other.excess ? excess < other.excess : time < other.time * (1 - slack);
+    return excess != other.excess ? excess < other.excess : time < other.time * (1 - kSlack);
   }
 };
 
@@ -39,8 +40,9 @@ bool is_plain(std::span<const Layer> layers, const schedule::Program& program) {
     });
   };
   const auto& lists = program.draft().ranks;
-  return program.mode() == schedule::SendMode::Buffered && program.wiring().edges() == program.stages() - 1 &&
-         program.has_backward() && std::all_of(layers.begin(), layers.end(), free) &&
+  return program.send_mode() == schedule::SendMode::Buffered &&
+         program.wiring().edges() == program.num_stages() - 1 && program.has_backward() &&
+         std::all_of(layers.begin(), layers.end(), free) &&
          std::none_of(lists.begin(), lists.end(), overlaps);
 }
 
@@ -55,7 +57,7 @@ class Evaluator {
         if (action.is_compute())
           for_each_part(action, [&](const schedule::Action& part) { computations.push_back(part); });
       }
-      price_ += quick_ ? computations.size() : slow_action * list.size();
+      price_ += quick_ ? computations.size() : kSimulatedActionCost * list.size();
     }
   }
 
@@ -102,10 +104,10 @@ struct Load {
   double bound() const { return head + std::max(busy, until_last_input + tail); }
 };
 
-class Search {
+class StepTimeSearch {
  public:
-  Search(std::span<const Layer> layers, const schedule::Program& program, const Costs& links,
-         Evaluator evaluator)
+  StepTimeSearch(std::span<const Layer> layers, const schedule::Program& program, const Costs& links,
+                 Evaluator evaluator)
       : layers_(layers), program_(program), costs_(links), evaluator_(std::move(evaluator)) {
     forward_.push_back(0), back_.push_back(0), work_.push_back(0), to_input_.push_back(0);
     for (const auto& [name, costs] : layers) {
@@ -126,12 +128,12 @@ class Search {
   PartitionResult run(const std::vector<std::vector<int>>& starts) {
     best_ = starts.front();
     best_score_ = score(best_);
-    if (program_.stages() == 1) return {best_, true};
-    for (const std::vector<int>& start : starts) descend_from(start, search_budget / 4);
-    descend_from(even_partition(), search_budget / 2);
+    if (program_.num_stages() == 1) return {best_, true};
+    for (const std::vector<int>& start : starts) descend_from(start, kSearchBudget / 4);
+    descend_from(even_partition(), kSearchBudget / 2);
     std::vector<int> first_layer(best_.size(), 0);
     std::vector<Load> loads(static_cast<std::size_t>(program_.ranks()));
-    enumeration_ends_ = spent_ + (can_enumerate_all() ? exhaustive_budget : search_budget / 4);
+    enumeration_ends_ = spent_ + (can_enumerate_all() ? kExhaustiveBudget : kSearchBudget / 4);
     const bool exact = enumerate(first_layer, 1, loads);
     if (!exact) restart();
     return {best_, exact};
@@ -140,7 +142,7 @@ class Search {
  private:
   int layers() const { return static_cast<int>(layers_.size()); }
   //! Boundary b >= 1 is the first layer of stage b.
-  int boundaries() const { return program_.stages() - 1; }
+  int boundaries() const { return program_.num_stages() - 1; }
 
   Score score(const std::vector<int>& first_layer) {
     costs_.stages = make_stages(layers_, first_layer);
@@ -151,10 +153,10 @@ class Search {
   //! Returns the score if the partition is better than `rival`. The lower bound decides most cases.
   std::optional<Score> beats(const std::vector<int>& first_layer, const Score& rival) {
     costs_.stages = make_stages(layers_, first_layer);
-    spent_ += static_cast<std::size_t>(program_.stages());
+    spent_ += static_cast<std::size_t>(program_.num_stages());
     const double least =
         lower_bound(program_.placement(), program_.microbatches(), costs_, program_.has_backward());
-    if (rival.excess == 0 && least >= rival.time * (1 - slack)) return std::nullopt;
+    if (rival.excess == 0 && least >= rival.time * (1 - kSlack)) return std::nullopt;
     spent_ += evaluator_.price();
     const Score found = evaluator_(costs_);
     return found.better_than(rival) ? std::optional(found) : std::nullopt;
@@ -164,14 +166,14 @@ class Search {
   bool can_enumerate_all() const {
     double count = 1;
     for (int b = 1; b <= boundaries(); ++b) count *= static_cast<double>(layers() - b) / b;
-    return count * static_cast<double>(evaluator_.price()) <= static_cast<double>(exhaustive_budget);
+    return count * static_cast<double>(evaluator_.price()) <= static_cast<double>(kExhaustiveBudget);
   }
 
   //! The same number of layers in each stage (up to rounding).
   std::vector<int> even_partition() const {
     std::vector<int> first_layer;
-    for (int s = 0; s <= program_.stages(); ++s)
-      first_layer.push_back(static_cast<int>(std::int64_t{s} * layers() / program_.stages()));
+    for (int s = 0; s <= program_.num_stages(); ++s)
+      first_layer.push_back(static_cast<int>(std::int64_t{s} * layers() / program_.num_stages()));
     return first_layer;
   }
 
@@ -236,16 +238,16 @@ class Search {
   bool enumerate(std::vector<int>& first_layer, int stage, std::vector<Load>& loads) {
     const auto s = static_cast<std::size_t>(stage);
     const int from = first_layer[s - 1];
-    const bool last = stage == program_.stages();
+    const bool last = stage == program_.num_stages();
     const int first = last ? layers() : from + 1,
-              most = last ? layers() : layers() - (program_.stages() - stage);
+              most = last ? layers() : layers() - (program_.num_stages() - stage);
     for (int to = first; to <= most; ++to) {
       if (++spent_ > enumeration_ends_) return false;
       Load& load = loads[static_cast<std::size_t>(program_.placement().rank_of(StageId(stage - 1)).value)];
       const Load before = load;
       add(load, from, to);
       const bool prunes = best_score_.excess == 0;
-      const bool too_much = prunes && load.bound() >= best_score_.time * (1 - slack);
+      const bool too_much = prunes && load.bound() >= best_score_.time * (1 - kSlack);
       bool finished = true;
       if (!too_much && !(prunes && rest_too_slow(to, stage))) {
         first_layer[s] = to;
@@ -271,16 +273,16 @@ class Search {
 
   //! Whether the layers left for the following stages make every such partition too slow.
   bool rest_too_slow(int to, int stage) const {
-    const int left = std::min(program_.stages() - stage, program_.ranks());
+    const int left = std::min(program_.num_stages() - stage, program_.ranks());
     const double rest = work_.back() - work_[static_cast<std::size_t>(to)];
-    return left > 0 && program_.microbatches() * rest / left >= best_score_.time * (1 - slack);
+    return left > 0 && program_.microbatches() * rest / left >= best_score_.time * (1 - kSlack);
   }
 
   //! Alternates between descents from random partitions and from perturbations of the best one.
   void restart() {
     std::mt19937 random(1);
     const auto pick = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
-    for (int round = 0; spent_ < search_budget; ++round) {
+    for (int round = 0; spent_ < kSearchBudget; ++round) {
       std::vector<int> first_layer = round % 2 == 0 ? even_partition() : best_;
       const int moves = round % 2 == 0 ? 2 * boundaries() : 1 + pick(3);
       for (int i = 0; i < moves; ++i) {
@@ -288,7 +290,7 @@ class Search {
         const int low = first_layer[b - 1] + 1, high = first_layer[b + 1] - 1;
         first_layer[b] = low + pick(high - low + 1);
       }
-      descend_from(std::move(first_layer), search_budget);
+      descend_from(std::move(first_layer), kSearchBudget);
     }
   }
 
@@ -310,10 +312,10 @@ PartitionResult search_partition(std::span<const Layer> layers, const schedule::
   std::vector<std::vector<int>> starts{std::move(start)};
   const bool plain = is_plain(layers, program);
   if (!plain) {  // the quick evaluation still finds a good start
-    Search rough(layers, program, links, Evaluator(program, memory_cap, true));
+    StepTimeSearch rough(layers, program, links, Evaluator(program, memory_cap, true));
     starts.push_back(rough.run(starts).first_layer);
   }
-  return Search(layers, program, links, Evaluator(program, memory_cap, plain)).run(starts);
+  return StepTimeSearch(layers, program, links, Evaluator(program, memory_cap, plain)).run(starts);
 }
 
 }  // namespace penstock::plan

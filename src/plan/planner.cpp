@@ -21,10 +21,9 @@
 namespace penstock::plan {
 namespace {
 
-constexpr std::size_t most_auto_actions =
-    30'000;  //!< above this, Auto's search takes too long for the planner
+constexpr std::size_t kMaxAutoActions = 30'000;  //!< above this, Auto's search takes too long for the planner
 
-constexpr SimulateOptions brief{.memory_samples = false, .critical_path = false};
+constexpr SimulateOptions kBrief{.memory_samples = false, .critical_path = false};
 
 //! Scales the costs to another size of microbatch. Everything except the overhead scales with the size.
 StageCosts resize(StageCosts costs, double ratio, double overhead) {
@@ -181,9 +180,9 @@ class Planner {
       } else {
         const schedule::ScheduleKind kind = schedule::parse_schedule_kind(one.schedule);
         check_shape(kind, shape);
-        const schedule::Program program = make_program(make_schedule(kind, shape), options_.mode);
+        const schedule::Program program = make_program(make_schedule(kind, shape), options_.send_mode);
         std::vector<int> in_flight;
-        for (int s = 0; s < shape.stages(); ++s)
+        for (int s = 0; s < shape.num_stages(); ++s)
           in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
         Costs costs = partition_stages(one, program.placement(), in_flight, plan);
         refine(one, program, costs, plan);
@@ -202,8 +201,8 @@ class Planner {
   }
 
   void consider_auto(const Case& one, const schedule::ScheduleShape& shape, Plan& plan) {
-    if (3 * static_cast<std::size_t>(shape.stages()) * static_cast<std::size_t>(shape.microbatches) >
-        most_auto_actions) {
+    if (3 * static_cast<std::size_t>(shape.num_stages()) * static_cast<std::size_t>(shape.microbatches) >
+        kMaxAutoActions) {
       throw UsageError("the schedule has too many actions for Auto");
     }
     // Starts from the partition of the best named plan, so that Auto is never slower. Without one, partitions
@@ -215,24 +214,24 @@ class Planner {
       plan.first_layer = named->second.first_layer;
     } else {
       const schedule::Placement placement =
-          schedule::Placement::make(shape.ranks, shape.stages(), schedule::PlacementStyle::Loop);
+          schedule::Placement::make(shape.ranks, shape.num_stages(), schedule::PlacementStyle::Loop);
       std::vector<int> in_flight;
-      for (int s = 0; s < shape.stages(); ++s) {
+      for (int s = 0; s < shape.num_stages(); ++s) {
         in_flight.push_back(std::min(shape.microbatches, std::max(1, shape.ranks - s / one.stages_per_rank)));
       }
       costs = partition_stages(one, placement, in_flight, plan);
     }
     const auto make = [&] {
-      const AutoOptions how{.memory_cap = options_.memory_cap, .mode = options_.mode};
+      const AutoOptions how{.memory_cap = options_.memory_cap, .send_mode = options_.send_mode};
       return make_program(make_auto_schedule(shape.ranks, shape.microbatches, costs, how).schedule,
-                          options_.mode);
+                          options_.send_mode);
     };
     schedule::Program program = make();
     const std::vector<int> before = plan.first_layer;
     refine(one, program, costs, plan);
     if (plan.first_layer != before) {  // another partition may need another order
       schedule::Program other = make();
-      if (simulate(other, costs, brief).step_time < simulate(program, costs, brief).step_time) {
+      if (simulate(other, costs, kBrief).step_time < simulate(program, costs, kBrief).step_time) {
         program = std::move(other);
         refine(one, program, costs, plan);
       }
@@ -241,7 +240,7 @@ class Planner {
   }
 
   void evaluate(Plan& plan, const schedule::Program& program, const Costs& costs) {
-    const Simulation result = simulate(program, costs, brief);
+    const Simulation result = simulate(program, costs, kBrief);
     plan.step_time = result.step_time;
     plan.bubble = result.bubble;
     plan.peak_memory = result.peak_memory();
@@ -251,7 +250,7 @@ class Planner {
     Costs free = costs;
     free.link = {};
     free.links.clear();
-    const double without_links = simulate(program, free, brief).step_time;
+    const double without_links = simulate(program, free, kBrief).step_time;
     double busiest = 0;
     for (const RankReport& rank : result.ranks) {
       busiest = std::max(busiest, rank.busy);

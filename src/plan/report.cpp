@@ -41,8 +41,8 @@ std::vector<RankReport> report_ranks(const schedule::Timeline& timeline) {
 
 double lower_bound(const schedule::Placement& placement, int microbatches, const Costs& costs,
                    bool has_backward) {
-  check_costs(costs, placement.stages(), microbatches);
-  const auto stages = static_cast<std::size_t>(placement.stages());
+  check_costs(costs, placement.num_stages(), microbatches);
+  const auto stages = static_cast<std::size_t>(placement.num_stages());
   if (stages == 0) return 0;
   const auto forward = [&](std::size_t s) { return costs.stages[s].forward; };
   const auto recompute_time = [&](std::size_t s) { return costs.stages[s].recompute ? forward(s) : 0; };

@@ -15,8 +15,8 @@
 namespace penstock::plan {
 namespace {
 
-constexpr double unknown = -1;
-constexpr std::int32_t nothing = -1;
+constexpr double kUnknownTime = -1;
+constexpr std::int32_t kNoEntry = -1;
 
 //! One direction of an edge: sender, receiver, link and duration.
 struct Route {
@@ -30,8 +30,8 @@ struct Route {
 
 //! A transfer that one side has posted.
 struct Post {
-  double time = unknown;
-  std::int32_t entry = nothing;
+  double time = kUnknownTime;
+  std::int32_t entry = kNoEntry;
 };
 
 struct Engine {
@@ -41,16 +41,16 @@ struct Engine {
     offset.resize(ranks + 1, 0);
     for (std::size_t r = 0; r < ranks; ++r) offset[r + 1] = offset[r] + p.draft().ranks[r].size();
     timed.resize(offset.back());
-    bound_by.assign(offset.back(), nothing);
+    bound_by.assign(offset.back(), kNoEntry);
     step.assign(ranks, 0);
     clock.assign(ranks, 0);
-    clock_entry.assign(ranks, nothing);
+    clock_entry.assign(ranks, kNoEntry);
     collective_free.assign(ranks, 0);
-    collective_entry.assign(ranks, nothing);
+    collective_entry.assign(ranks, kNoEntry);
     waits_for.assign(ranks, facts.size());
-    unsharded.assign(static_cast<std::size_t>(p.stages()), {0, nothing});
-    known.assign(facts.size(), unknown);
-    known_entry.assign(facts.size(), nothing);
+    unsharded.assign(static_cast<std::size_t>(p.num_stages()), {0, kNoEntry});
+    known.assign(facts.size(), kUnknownTime);
+    known_entry.assign(facts.size(), kNoEntry);
     posts.assign(2 * facts.size(), {});
     make_routes();
   }
@@ -75,8 +75,8 @@ struct Engine {
         routes.push_back(route);
       }
     }
-    link_free.assign(links.size(), {0, nothing});
-    channel_free.assign(channels.size(), {0, nothing});
+    link_free.assign(links.size(), {0, kNoEntry});
+    channel_free.assign(channels.size(), {0, kNoEntry});
     channel_queue.resize(channels.size());
   }
 
@@ -155,7 +155,7 @@ struct Engine {
     std::size_t missing = facts.size();
     for_each_need(action, context, [&](const schedule::Fact& fact) {
       const std::size_t index = facts(fact);
-      if (known[index] == unknown) {
+      if (known[index] == kUnknownTime) {
         missing = index;
       } else if (known[index] > start) {
         start = known[index];
@@ -217,7 +217,7 @@ struct Engine {
     sent(message.fact) = {clock[rank], entry};
     at(entry) = {action, clock[rank], clock[rank]};
     bound_by[static_cast<std::size_t>(entry)] = clock_entry[rank];
-    switch (program.mode()) {
+    switch (program.send_mode()) {
       case schedule::SendMode::Buffered: {
         auto& [free, last] = link_free[static_cast<std::size_t>(message.route.link)];
         start_transfer(message, clock[rank], clock_entry[rank], free, last);
@@ -229,7 +229,7 @@ struct Engine {
         post_in_order(message);
         return true;
       case schedule::SendMode::Blocking:
-        if (awaited(message.fact).entry == nothing) return false;
+        if (awaited(message.fact).entry == kNoEntry) return false;
         meet(message);
         return true;
     }
@@ -241,15 +241,15 @@ struct Engine {
     awaited(message.fact) = {clock[rank], entry};
     at(entry) = {action, clock[rank], clock[rank]};
     bound_by[static_cast<std::size_t>(entry)] = clock_entry[rank];
-    switch (program.mode()) {
+    switch (program.send_mode()) {
       case schedule::SendMode::Buffered:
-        if (known[message.fact] != unknown) show_arrival(message);
+        if (known[message.fact] != kUnknownTime) show_arrival(message);
         return;
       case schedule::SendMode::Ordered:
         post_in_order(message);
         return;
       case schedule::SendMode::Blocking:
-        if (sent(message.fact).entry == nothing) return;
+        if (sent(message.fact).entry == kNoEntry) return;
         meet(message);  // the sender is already waiting
         ++step[static_cast<std::size_t>(message.route.from_rank)];
         ready.push_back(message.route.from_rank);
@@ -266,7 +266,7 @@ struct Engine {
     at(entry).end = when + message.route.transfer;
     bound_by[static_cast<std::size_t>(entry)] = reason;
     learn(message.fact, at(entry).end, entry);
-    if (awaited(message.fact).entry != nothing) show_arrival(message);
+    if (awaited(message.fact).entry != kNoEntry) show_arrival(message);
     const auto receiver = static_cast<std::size_t>(message.route.to_rank);
     if (waits_for[receiver] == message.fact) {
       waits_for[receiver] = facts.size();
@@ -288,7 +288,7 @@ struct Engine {
     const Post& to = awaited(message.fact);
     const std::int32_t reason =
         bound_by[static_cast<std::size_t>(to.time > from.time ? to.entry : from.entry)];
-    start_transfer(message, std::max(from.time, to.time), reason, 0, nothing);
+    start_transfer(message, std::max(from.time, to.time), reason, 0, kNoEntry);
     const auto sender = static_cast<std::size_t>(message.route.from_rank);
     clock[sender] = at(from.entry).end;
     clock_entry[sender] = from.entry;
@@ -299,14 +299,14 @@ struct Engine {
     auto& queue = channel_queue[static_cast<std::size_t>(message.route.channel)];
     // The validator guarantees the same order on both sides. It is therefore enough to queue messages in the
     // order of their first post and to serve the head once both sides have posted it.
-    if (sent(message.fact).entry == nothing || awaited(message.fact).entry == nothing)
+    if (sent(message.fact).entry == kNoEntry || awaited(message.fact).entry == kNoEntry)
       queue.messages.push_back(message);
     auto& [free, last] = channel_free[static_cast<std::size_t>(message.route.channel)];
     while (queue.head < queue.messages.size()) {
       const Message& head = queue.messages[queue.head];
       const Post& from = sent(head.fact);
       const Post& to = awaited(head.fact);
-      if (from.entry == nothing || to.entry == nothing) break;
+      if (from.entry == kNoEntry || to.entry == kNoEntry) break;
       ++queue.head;
       const std::int32_t reason =
           bound_by[static_cast<std::size_t>(to.time > from.time ? to.entry : from.entry)];
@@ -346,13 +346,13 @@ struct Engine {
   std::vector<int> ready;
 };
 
-std::vector<CriticalStep> critical_path(Engine& engine) {
-  std::int32_t last = nothing;
+std::vector<CriticalAction> critical_path(Engine& engine) {
+  std::int32_t last = kNoEntry;
   for (std::size_t i = 0; i < engine.timed.size(); ++i) {
-    if (last == nothing || engine.timed[i].end > engine.at(last).end) last = static_cast<std::int32_t>(i);
+    if (last == kNoEntry || engine.timed[i].end > engine.at(last).end) last = static_cast<std::int32_t>(i);
   }
-  std::vector<CriticalStep> path;
-  for (std::int32_t i = last; i != nothing; i = engine.bound_by[static_cast<std::size_t>(i)]) {
+  std::vector<CriticalAction> path;
+  for (std::int32_t i = last; i != kNoEntry; i = engine.bound_by[static_cast<std::size_t>(i)]) {
     const auto after =
         std::upper_bound(engine.offset.begin(), engine.offset.end(), static_cast<std::size_t>(i));
     const auto rank = Rank(after - engine.offset.begin() - 1);
@@ -398,7 +398,7 @@ double duration_of(const schedule::Action& action, const Costs& costs) {
 }
 
 Simulation simulate(const schedule::Program& program, const Costs& costs, const SimulateOptions& options) {
-  check_costs(costs, program.stages(), program.microbatches());
+  check_costs(costs, program.num_stages(), program.microbatches());
   Engine engine(program, costs);
   engine.run();
 

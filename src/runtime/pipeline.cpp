@@ -152,10 +152,10 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   const bool local_loss =
       !setup.options.loss_needs_target && setup.options.loss && setup.local(setup.last_stage());
   if (!split.batch.targets.empty() || local_loss)
-    weights = setup.options.reduction.seeds(rows, split.batch.targets, input.loss_denominator);
-  split.batch.seeds = weights;
+    weights = setup.options.reduction.initial_gradients(rows, split.batch.targets, input.loss_denominator);
+  split.batch.initial_gradients = weights;
   if (!setup.options.scale_grads) {
-    for (double& seed : split.batch.seeds) seed = seed == 0 ? 0 : 1;
+    for (double& gradient : split.batch.initial_gradients) gradient = gradient == 0 ? 0 : 1;
   }
 
   const schedule::Program& program = program_for(train);

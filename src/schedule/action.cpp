@@ -28,7 +28,7 @@ int neighbor(ActionKind kind, int stage) {
 }
 
 // A name that is a prefix of another name must come after it.
-constexpr std::array named_kinds{
+constexpr std::array kNamedKinds{
     std::pair{std::string_view("SEND_F"), ActionKind::SendForward},
     std::pair{std::string_view("SEND_B"), ActionKind::SendBackward},
     std::pair{std::string_view("RECV_F"), ActionKind::RecvForward},
@@ -89,7 +89,7 @@ class Reader {
   }
 
   bool kind(ActionKind& result) {
-    for (const auto& [name, value] : named_kinds) {
+    for (const auto& [name, value] : kNamedKinds) {
       if (!take(name)) continue;
       result = value;
       return true;
@@ -105,12 +105,12 @@ class Reader {
     const bool to_later = what == ActionKind::SendForward || what == ActionKind::RecvBackward;
     const std::size_t mark = at_;
     if (!take(send ? ">" : "<")) {
-      if (other >= 0 && other < max_stages) return true;
+      if (other >= 0 && other < kMaxStages) return true;
       at_ = 0;
       return fail("stage " + std::to_string(stage) + " has no adjacent stage in that direction");
     }
     int named = 0;
-    if (!number("stage", max_stages - 1, named)) return false;
+    if (!number("stage", kMaxStages - 1, named)) return false;
     if (named == other) {
       at_ = mark;
       return fail("stage " + std::to_string(named) + " is adjacent; leave it out");
@@ -130,10 +130,10 @@ class Reader {
   bool plain(Action& action) {
     int stage = 0;
     ActionKind what{};
-    if (!number("stage", max_stages - 1, stage) || !kind(what)) return false;
+    if (!number("stage", kMaxStages - 1, stage) || !kind(what)) return false;
     int microbatch = 0;
     if (has_microbatch(what)) {
-      if (!number("microbatch", max_microbatches - 1, microbatch)) return false;
+      if (!number("microbatch", kMaxMicrobatches - 1, microbatch)) return false;
     } else if (at_ < text_.size() && is_digit(text_[at_])) {
       return fail(std::string(to_string(what)) + " applies to a stage and takes no microbatch");
     }
@@ -212,7 +212,19 @@ class Reader {
   ActionProblem problem_;
 };
 
+[[noreturn]] void throw_bad_number(const char* what, std::int32_t number, int limit) {
+  throw UsageError("the number of a " + std::string(what) + " in an action must be between 0 and " +
+                   std::to_string(limit - 1) + ", not " + std::to_string(number));
+}
+
 }  // namespace
+
+void detail::throw_bad_stage(StageId stage) {
+  throw_bad_number("stage", stage.value, kMaxStages);
+}
+void detail::throw_bad_microbatch(MicrobatchId microbatch) {
+  throw_bad_number("microbatch", microbatch.value, kMaxMicrobatches);
+}
 
 std::string_view to_string(ActionKind kind) {
   switch (kind) {
@@ -271,20 +283,21 @@ std::string to_string(const Action& action) {
   return text;
 }
 
-std::optional<ActionProblem> read_action(std::string_view text, Action& action) {
+std::variant<Action, ActionProblem> try_parse_action(std::string_view text) {
   Reader reader(text);
-  if (reader.parse(action)) return std::nullopt;
+  Action action;
+  if (reader.parse(action)) return action;
   return std::move(reader).problem();
 }
 
 Action parse_action(std::string_view text) {
-  Action action;
-  if (const auto problem = read_action(text, action)) {
+  const auto result = try_parse_action(text);
+  if (const auto* problem = std::get_if<ActionProblem>(&result)) {
     throw ParseError(quote(text) + " is not a valid action: column " + std::to_string(problem->column) +
                          ": " + problem->reason,
                      {}, "write stage, kind and microbatch, for example 2F0, 1SEND_B3 or 4UNSHARD");
   }
-  return action;
+  return std::get<Action>(result);
 }
 
 }  // namespace penstock::schedule

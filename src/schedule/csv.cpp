@@ -1,10 +1,12 @@
 // Reads and writes schedules as CSV.
+#include "base/io/storage_error.h"
 #include "base/text.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <istream>
 #include <ostream>
@@ -16,9 +18,9 @@ namespace penstock::schedule {
 namespace {
 
 // Far above any real schedule. These limits reject malformed input before it exhausts memory.
-constexpr std::size_t most_row_bytes = std::size_t{8} << 20U;
-constexpr std::size_t most_rows = max_stages;
-constexpr std::size_t most_problems = 1000;
+constexpr std::size_t kMaxRowBytes = std::size_t{8} << 20U;
+constexpr std::size_t kMaxRows = kMaxStages;
+constexpr std::size_t kMaxProblems = 1000;
 
 class CsvReader {
  public:
@@ -28,26 +30,26 @@ class CsvReader {
     std::vector<ActionList> ranks;
     std::string line;
     while (next_line(line)) {
-      if (ranks.size() == most_rows) {
+      if (ranks.size() == kMaxRows) {
         problem(ranks.size() + 1, 1, "there are more rows than the supported number of ranks");
         break;
       }
       ranks.push_back(row(line, ranks.size() + 1));
     }
-    if (total_ > most_problems) {
-      problems_.push_back({Severity::Error, "", "and " + std::to_string(total_ - most_problems) + " more"});
+    if (total_ > kMaxProblems) {
+      problems_.push_back({Severity::Error, "", "and " + std::to_string(total_ - kMaxProblems) + " more"});
     }
     return ranks;
   }
 
  private:
   void problem(std::size_t row, std::size_t column, std::string message) {
-    if (++total_ > most_problems) return;
+    if (++total_ > kMaxProblems) return;
     problems_.push_back({Severity::Error, "row " + std::to_string(row) + ", column " + std::to_string(column),
                          std::move(message)});
   }
 
-  // Reads a line without its line break, truncated to most_row_bytes. False at the end of the file.
+  // Reads a line without its line break, truncated to kMaxRowBytes. False at the end of the file.
   bool next_line(std::string& line) {
     line.clear();
     too_long_ = false;
@@ -56,7 +58,7 @@ class CsvReader {
     int c = buffer->sbumpc();
     if (c == end) return false;
     for (; c != end && c != '\n'; c = buffer->sbumpc()) {
-      if (line.size() < most_row_bytes) {
+      if (line.size() < kMaxRowBytes) {
         line += static_cast<char>(c);
       } else {
         too_long_ = true;
@@ -69,7 +71,7 @@ class CsvReader {
   ActionList row(std::string_view line, std::size_t number) {
     ActionList list;
     if (too_long_) {
-      problem(number, 1, "the row is longer than " + format_bytes(most_row_bytes));
+      problem(number, 1, "the row is longer than " + format_bytes(kMaxRowBytes));
       return list;
     }
     if (line.empty()) return list;
@@ -84,15 +86,15 @@ class CsvReader {
   Action field(std::string_view text, std::size_t row, std::size_t column) {
     while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
     while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-    Action action;
-    if (text.empty()) return action;
-    if (const auto found = read_action(text, action)) {
+    if (text.empty()) return {};
+    const auto result = try_parse_action(text);
+    if (const auto* found = std::get_if<ActionProblem>(&result)) {
       problem(row, column,
               quote(text) + " is not a valid action: character " + std::to_string(found->column) + ": " +
                   found->reason);
       return {};
     }
-    return action;
+    return std::get<Action>(result);
   }
 
   std::istream& in_;
@@ -221,12 +223,12 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
   file.placement = make_placement(inference.stage_to_rank, file.ranks.size(),
                                   problems.size() == before ? problems : ignored);
   for (const StageEdge& edge : options.skips) inference.skips.insert(edge);
-  const auto beyond = [&](const StageEdge& edge) { return edge.to.value >= file.placement.stages(); };
+  const auto beyond = [&](const StageEdge& edge) { return edge.to.value >= file.placement.num_stages(); };
   if (std::any_of(inference.skips.begin(), inference.skips.end(), beyond)) {
     problems.push_back({Severity::Error, "", "a transfer or skip edge refers to a stage that no rank runs"});
     std::erase_if(inference.skips, beyond);
   }
-  file.wiring = Wiring(file.placement.stages(), {inference.skips.begin(), inference.skips.end()});
+  file.wiring = Wiring(file.placement.num_stages(), {inference.skips.begin(), inference.skips.end()});
   return file;
 }
 
@@ -241,15 +243,16 @@ ScheduleFile read_csv(const std::filesystem::path& file, const CsvOptions& optio
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::is_regular_file(status)) {
-    throw UsageError(quote(file.string()) +
-                     (std::filesystem::exists(status) ? " is not a regular file" : " does not exist"));
+    const bool exists = std::filesystem::exists(status);
+    throw StorageError(quote(file.string(), 200) + (exists ? " is not a regular file" : " does not exist"),
+                       exists ? EINVAL : ENOENT);
   }
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw UsageError(quote(file.string()) + " cannot be opened for reading");
+  if (!in) throw_storage_error("open", file.string(), errno);
   Diagnostics problems;
   ScheduleFile table = read_csv(in, problems, options);
   if (has_errors(problems))
-    throw ParseError(quote(file.string()) + " is not a valid schedule:\n" + to_string(problems));
+    throw ParseError(quote(file.string(), 200) + " is not a valid schedule:\n" + to_string(problems));
   return table;
 }
 

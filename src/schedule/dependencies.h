@@ -165,7 +165,7 @@ std::vector<Fact> yields(const Action& action, const ActionContext& context);
 class FactIndex {
  public:
   FactIndex(const Wiring& wiring, int microbatches)
-      : stages_(static_cast<std::size_t>(wiring.stages())),
+      : stages_(static_cast<std::size_t>(wiring.num_stages())),
         edges_(static_cast<std::size_t>(wiring.edges())),
         microbatches_(static_cast<std::size_t>(microbatches)) {}
 

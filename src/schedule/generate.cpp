@@ -21,14 +21,14 @@ struct Entry {
   std::variant<PerRank*, FullTable*> generator;
 };
 
-constexpr std::array entries{
+constexpr std::array kEntries{
 #define PENSTOCK_SCHEDULE(id, class_name, scope, function, ...) \
   Entry{{.kind = ScheduleKind::id, __VA_ARGS__}, &generators::function},
 #include <penstock/schedule/schedules.def>
 };
 
 const Entry& entry_of(ScheduleKind kind) {
-  return entries[static_cast<std::size_t>(kind)];
+  return kEntries[static_cast<std::size_t>(kind)];
 }
 
 void check_count(const ScheduleInfo& info, const char* what, int count, int least, int most) {
@@ -52,8 +52,8 @@ std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape)
 
 std::vector<ScheduleInfo> schedule_infos() {
   std::vector<ScheduleInfo> infos;
-  infos.reserve(entries.size());
-  for (const Entry& entry : entries) infos.push_back(entry.info);
+  infos.reserve(kEntries.size());
+  for (const Entry& entry : kEntries) infos.push_back(entry.info);
   return infos;
 }
 
@@ -71,13 +71,13 @@ std::string_view to_string(ScheduleKind kind) {
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
-  names.reserve(entries.size());
-  for (const Entry& entry : entries) names.emplace_back(entry.info.name);
+  names.reserve(kEntries.size());
+  for (const Entry& entry : kEntries) names.emplace_back(entry.info.name);
   return names;
 }
 
 ScheduleKind parse_schedule_kind(std::string_view name) {
-  for (const Entry& entry : entries) {
+  for (const Entry& entry : kEntries) {
     if (to_lower(entry.info.name) == to_lower(name)) return entry.info.kind;
   }
   const std::vector<std::string> names = schedule_names();
@@ -87,7 +87,7 @@ ScheduleKind parse_schedule_kind(std::string_view name) {
 
 void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
   const ScheduleInfo& info = info_of(kind);
-  check_count(info, "ranks", shape.ranks, 1, max_stages);
+  check_count(info, "ranks", shape.ranks, 1, kMaxStages);
   if (info.only_stages_per_rank && shape.stages_per_rank != *info.only_stages_per_rank) {
     const std::string only = std::to_string(*info.only_stages_per_rank);
     throw UsageError(
@@ -95,19 +95,20 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
             " per rank, not " + std::to_string(shape.stages_per_rank),
         {}, "use " + only + (only == "1" ? ", or Interleaved1F1B for several stages per rank" : ""));
   }
-  check_count(info, "stages per rank", shape.stages_per_rank, 1, max_stages / shape.ranks);
-  check_count(info, "microbatches", shape.microbatches, 1, max_microbatches);
-  if (kind == ScheduleKind::DualPipeV && shape.microbatches < shape.stages()) {
+  check_count(info, "stages per rank", shape.stages_per_rank, 1, kMaxStages / shape.ranks);
+  check_count(info, "microbatches", shape.microbatches, 1, kMaxMicrobatches);
+  if (kind == ScheduleKind::DualPipeV && shape.microbatches < shape.num_stages()) {
     throw UsageError("DualPipeV needs at least as many microbatches as stages; microbatches: " +
-                         std::to_string(shape.microbatches) + ", stages: " + std::to_string(shape.stages()),
-                     {}, "use " + std::to_string(shape.stages()) + " microbatches");
+                         std::to_string(shape.microbatches) +
+                         ", stages: " + std::to_string(shape.num_stages()),
+                     {}, "use " + std::to_string(shape.num_stages()) + " microbatches");
   }
 }
 
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape) {
   check_shape(kind, shape);
   const ScheduleInfo& info = info_of(kind);
-  return {std::string(info.name), Placement::make(shape.ranks, shape.stages(), info.placement),
+  return {std::string(info.name), Placement::make(shape.ranks, shape.num_stages(), info.placement),
           shape.microbatches, all_ranks(kind, shape)};
 }
 
@@ -131,7 +132,7 @@ Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>&
   std::vector<ActionList> orders = schedule.ranks;
   for (ActionList& order : orders)
     std::erase_if(order, [](const Action& action) { return action.is_idle(); });
-  aligned.ranks = generators::align(orders, Wiring(schedule.stages(), skips),
+  aligned.ranks = generators::align(orders, Wiring(schedule.num_stages(), skips),
                                     {schedule.microbatches, generators::AlignBy::Everything});
   return aligned;
 }

@@ -12,7 +12,7 @@
 namespace penstock::schedule {
 namespace {
 
-constexpr std::array all_passes{
+constexpr std::array kPasses{
     Pass{"merge-backward", "merge an I and the W right after it into a B", merge_backward},
     Pass{"unshard", "unshard stages before their use, reshard them afterwards", add_unshard},
     Pass{"reduce-grad", "reduce a stage's gradients after its last backward", add_reduce_grad},
@@ -24,12 +24,12 @@ constexpr std::array all_passes{
 }  // namespace
 
 std::span<const Pass> passes() {
-  return all_passes;
+  return kPasses;
 }
 
 Draft run_pass(std::string_view name, Draft draft, const LowerOptions& options) {
   std::vector<std::string> names;
-  for (const Pass& pass : all_passes) {
+  for (const Pass& pass : kPasses) {
     if (pass.name == name) return pass.run(std::move(draft), options);
     names.emplace_back(pass.name);
   }
@@ -48,7 +48,7 @@ Draft lower(const Schedule& schedule, const LowerOptions& options) {
 
 Program make_program(const Schedule& schedule, SendMode mode, const LowerOptions& options) {
   // Lowering requires a valid table, and findings about the table are clearer than findings about the lists.
-  const Verdict verdict = validate(schedule, Wiring(schedule.stages(), options.skips));
+  const Verdict verdict = validate(schedule, Wiring(schedule.num_stages(), options.skips));
   if (!verdict.valid()) {
     throw ScheduleError("the schedule " + (schedule.name.empty() ? "" : schedule.name + " ") +
                         "is not valid:\n" + to_string(verdict.findings));

@@ -12,7 +12,7 @@ namespace penstock::schedule {
 Draft to_draft(const Schedule& schedule, std::vector<StageEdge> skips) {
   Draft draft{schedule.name,
               schedule.placement,
-              Wiring(schedule.stages(), std::move(skips)),
+              Wiring(schedule.num_stages(), std::move(skips)),
               schedule.microbatches,
               {}};
   draft.ranks.reserve(schedule.ranks.size());
@@ -39,12 +39,12 @@ Schedule compute_only(const Draft& draft) {
 
 Program::Program(Draft draft, SendMode mode, std::vector<int> peak_in_flight)
     : draft_(std::move(draft)),
-      mode_(mode),
+      send_mode_(mode),
       has_backward_(penstock::schedule::has_backward(draft_.ranks)),
       peak_in_flight_(std::move(peak_in_flight)) {}
 
 Program Program::validated(Draft draft, SendMode mode) {
-  Verdict verdict = validate(draft, {.mode = mode});
+  Verdict verdict = validate(draft, {.send_mode = mode});
   if (!verdict.safe(mode)) {
     throw ScheduleError("the program " + (draft.name.empty() ? "" : draft.name + " ") + "is not safe with " +
                         std::string(to_string(mode)) + " sends:\n" + to_string(verdict.all(mode)));

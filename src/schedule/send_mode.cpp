@@ -23,7 +23,7 @@ std::string_view to_string(SendMode mode) {
 
 SendMode parse_send_mode(std::string_view name) {
   std::vector<std::string> names;
-  for (const SendMode mode : send_modes) {
+  for (const SendMode mode : kSendModes) {
     if (to_string(mode) == name) return mode;
     names.emplace_back(to_string(mode));
   }

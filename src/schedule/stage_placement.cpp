@@ -33,8 +33,8 @@ std::vector<Rank> generate_stage_to_rank_mapping(int ranks, int stages, Placemen
     throw UsageError("cannot place " + counts + ": some ranks would have no stage", {},
                      "use at least " + std::to_string(ranks) + " stages");
   }
-  if (stages > max_stages) {
-    throw UsageError("cannot place " + counts, {}, "use at most " + std::to_string(max_stages) + " stages");
+  if (stages > kMaxStages) {
+    throw UsageError("cannot place " + counts, {}, "use at most " + std::to_string(kMaxStages) + " stages");
   }
   if (style == PlacementStyle::V && stages % ranks != 0) {
     throw UsageError("cannot place " + counts +
@@ -79,7 +79,7 @@ Placement Placement::make(int ranks, int stages, PlacementStyle style) {
 
 std::vector<StageId> Placement::stages_of(Rank rank) const {
   std::vector<StageId> found;
-  for (int stage = 0; stage < stages(); ++stage) {
+  for (int stage = 0; stage < num_stages(); ++stage) {
     if (rank_of(StageId(stage)) == rank) found.emplace_back(stage);
   }
   return found;

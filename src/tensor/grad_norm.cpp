@@ -51,28 +51,30 @@ void GradNorm::add(const at::Tensor& grad, const std::vector<comm::Group>& group
   const double norm =
       at::linalg_vector_norm(grad, norm_type_, std::nullopt, false, at::kDouble).item<double>();
   // A maximum that propagates NaN.
-  entry->sum =
-      !largest() ? entry->sum + std::pow(norm, norm_type_) : (norm <= entry->sum ? entry->sum : norm);
+  entry->sum = !is_max() ? entry->sum + std::pow(norm, norm_type_) : (norm <= entry->sum ? entry->sum : norm);
 }
 
 double GradNorm::reduce() const {
   double all = 0;
   for (const GroupSum& entry : sums_) {
     const at::Tensor sum = at::full({1}, entry.sum, at::kDouble);
-    for (const comm::Group& group : entry.groups)
-      group.all_reduce(sum, largest() ? comm::ReduceOp::Max : comm::ReduceOp::Sum);
+    for (const comm::Group& group : entry.groups) group.all_reduce(sum, reduce_op());
     const double value = sum.item<double>();
-    all = !largest() ? all + value : (value <= all ? all : value);
+    all = !is_max() ? all + value : (value <= all ? all : value);
   }
   return all;
 }
 
-bool GradNorm::largest() const {
+bool GradNorm::is_max() const {
   return std::isinf(norm_type_);
 }
 
+comm::ReduceOp GradNorm::reduce_op() const {
+  return is_max() ? comm::ReduceOp::Max : comm::ReduceOp::Sum;
+}
+
 double GradNorm::norm_of(double sum) const {
-  return largest() ? sum : std::pow(sum, 1 / norm_type_);
+  return is_max() ? sum : std::pow(sum, 1 / norm_type_);
 }
 
 double clip_scale(double norm, double max_norm) {

@@ -30,11 +30,14 @@ class GradNorm {
 
   //! The sum of powers (or the largest element) of all added gradients, on every rank. Collective.
   double reduce() const;
-  bool largest() const;
+  //! How partial results of several ranks combine: Sum, or Max for the infinity norm.
+  comm::ReduceOp reduce_op() const;
   //! The norm for a given sum of powers.
   double norm_of(double sum) const;
 
  private:
+  bool is_max() const;
+
   struct GroupSum {
     std::vector<comm::Group> groups;
     double sum = 0;

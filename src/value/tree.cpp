@@ -2,6 +2,7 @@
 #include "base/text.h"
 
 #include <penstock/base/error.h>
+#include <penstock/value/tensors_in.h>
 #include <penstock/value/tree.h>
 
 #include <ATen/core/Dict.h>
@@ -172,7 +173,6 @@ std::size_t Structure::num_leaves() const {
 }
 
 std::string to_string(const Structure& structure) {
-  using Kind = Structure::Kind;
   const auto& [kind, element, keys, children] = structure;
   std::vector<std::string> parts;
   parts.reserve(children.size());
@@ -271,6 +271,11 @@ DetachedArgs flatten_args_detach(const IValue& args) {
   }
   IValue tree = unflatten(flat.leaves, flat.structure);
   return {std::move(tree), std::move(flat.leaves)};
+}
+
+void detail::throw_unknown_result() {
+  throw UsageError("the tensors in the result of a module cannot be found", {},
+                   "return a tensor, a c10::IValue, or a pair, tuple, vector, map or optional of tensors");
 }
 
 }  // namespace penstock::value

@@ -13,7 +13,7 @@
 namespace penstock::view {
 namespace {
 
-constexpr std::size_t most_lanes = 4;
+constexpr std::size_t kMaxLanes = 4;
 
 struct ActionHash {
   std::size_t operator()(const schedule::Action& action) const {
@@ -29,16 +29,16 @@ std::string percent(double share) {
   return text.data();
 }
 
-std::string time_text(double time, bool seconds) {
-  if (seconds) return format_seconds(time);
+std::string time_text(double time, TimeUnit unit) {
+  if (unit == TimeUnit::Seconds) return format_seconds(time);
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.6g", time);
   return text.data();
 }
 
 //! Without measured costs, the unit is the activation of one microbatch in one stage.
-std::string memory_text(std::uint64_t bytes, bool seconds) {
-  if (seconds) return format_bytes(bytes);
+std::string memory_text(std::uint64_t bytes, TimeUnit unit) {
+  if (unit == TimeUnit::Seconds) return format_bytes(bytes);
   return std::to_string(bytes) + (bytes == 1 ? " activation" : " activations");
 }
 
@@ -64,10 +64,10 @@ void find_lanes(std::vector<ActionBox>& row) {
     std::size_t lane = 0;
     while (lane < free.size() && free[lane] > box.start) ++lane;
     if (lane == free.size()) {
-      if (lane < most_lanes) {
+      if (lane < kMaxLanes) {
         free.push_back(0);
       } else {
-        lane = most_lanes - 1;
+        lane = kMaxLanes - 1;
       }
     }
     free[lane] = std::max(free[lane], box.end);
@@ -75,7 +75,7 @@ void find_lanes(std::vector<ActionBox>& row) {
   }
 }
 
-Panel panel_of(const schedule::Timeline& timeline, bool seconds) {
+Panel panel_of(const schedule::Timeline& timeline, TimeUnit unit) {
   Panel panel;
   panel.name = timeline.source == schedule::TimelineSource::Predicted ? "predicted" : "measured";
   panel.end = timeline.makespan();
@@ -109,17 +109,17 @@ Panel panel_of(const schedule::Timeline& timeline, bool seconds) {
     own_bubble += rank.own_bubble / static_cast<double>(ranks.size());
     peak = std::max(peak, rank.peak_memory);
   }
-  panel.summary = {{"step", time_text(panel.end, seconds)},
+  panel.summary = {{"step", time_text(panel.end, unit)},
                    {"idle in the step", percent(bubble)},
                    {"idle inside the ranks' own spans", percent(own_bubble)}};
-  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", memory_text(peak, seconds));
+  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", memory_text(peak, unit));
   return panel;
 }
 
 std::string title_of(const std::string& name, const schedule::Placement& placement, int microbatches) {
   std::string title = name.empty() ? "Schedule" : name;
   title += ": " + std::to_string(placement.ranks()) + (placement.ranks() == 1 ? " rank, " : " ranks, ");
-  title += std::to_string(placement.stages()) + (placement.stages() == 1 ? " stage, " : " stages, ");
+  title += std::to_string(placement.num_stages()) + (placement.num_stages() == 1 ? " stage, " : " stages, ");
   return title + std::to_string(microbatches) + (microbatches == 1 ? " microbatch" : " microbatches");
 }
 
@@ -127,7 +127,7 @@ std::string title_of(const std::string& name, const schedule::Placement& placeme
 
 Drawing draw(const schedule::Schedule& schedule) {
   Drawing drawing{title_of(schedule.name, schedule.placement, schedule.microbatches),
-                  false,
+                  TimeUnit::Units,
                   schedule.placement,
                   chunks(schedule.placement),
                   {}};
@@ -141,40 +141,41 @@ Drawing draw(const schedule::Schedule& schedule) {
     }
     panel.end = std::max(panel.end, static_cast<double>(rank.size()));
   }
-  panel.summary = {{"slots", time_text(panel.end, false)}};
+  panel.summary = {{"slots", time_text(panel.end, TimeUnit::Units)}};
   drawing.panels.push_back(std::move(panel));
   return drawing;
 }
 
-Drawing draw(std::span<const schedule::Timeline> timelines, bool seconds) {
+Drawing draw(std::span<const schedule::Timeline> timelines, TimeUnit time_unit) {
   const schedule::Timeline& first = timelines.front();
   Drawing drawing{title_of(first.name, first.placement, first.microbatches),
-                  seconds,
+                  time_unit,
                   first.placement,
                   chunks(first.placement),
                   {}};
-  for (const schedule::Timeline& timeline : timelines) drawing.panels.push_back(panel_of(timeline, seconds));
+  for (const schedule::Timeline& timeline : timelines)
+    drawing.panels.push_back(panel_of(timeline, time_unit));
   return drawing;
 }
 
 void add_panel(Drawing& drawing, const schedule::Timeline& timeline) {
-  drawing.panels.push_back(panel_of(timeline, drawing.seconds));
+  drawing.panels.push_back(panel_of(timeline, drawing.time_unit));
 }
 
 Drawing draw(const schedule::Program& program) {
-  plan::Costs costs = plan::Costs::uniform(program.stages());
+  plan::Costs costs = plan::Costs::uniform(program.num_stages());
   costs.link.latency = 0.1;
-  return draw(simulate(program, costs), false);
+  return draw(simulate(program, costs), TimeUnit::Units);
 }
 
-Drawing draw(const plan::Simulation& simulation, bool seconds) {
-  Drawing drawing = draw(std::span(&simulation.timeline, 1), seconds);
+Drawing draw(const plan::Simulation& simulation, TimeUnit time_unit) {
+  Drawing drawing = draw(std::span(&simulation.timeline, 1), time_unit);
   Panel& panel = drawing.panels.front();
   // A rank runs each action only once, so an action of a rank identifies a box.
   std::vector<std::unordered_set<schedule::Action, ActionHash>> critical(simulation.timeline.ranks.size());
-  for (const plan::CriticalStep& step : simulation.critical_path) {
-    for_each_part(step.timed.action,
-                  [&](const schedule::Action& part) { critical[step.rank.index()].insert(part); });
+  for (const plan::CriticalAction& entry : simulation.critical_path) {
+    for_each_part(entry.timed.action,
+                  [&](const schedule::Action& part) { critical[entry.rank.index()].insert(part); });
   }
   for (auto* rows : {&panel.compute, &panel.communication}) {
     for (std::size_t r = 0; r < rows->size(); ++r) {

@@ -10,7 +10,7 @@
 namespace penstock::view {
 namespace {
 
-constexpr double widest = 4000;  //!< columns, if the terminal sets no limit
+constexpr double kMaxColumns = 4000;  //!< columns, if the terminal sets no limit
 
 //! One column of a row before it is formatted: its box and its character.
 struct Cell {
@@ -80,7 +80,7 @@ class Grid {
       }
     }
     const double limit =
-        options_.width ? std::max(8.0, *options_.width - static_cast<double>(gutter_)) : widest;
+        options_.width ? std::max(8.0, *options_.width - static_cast<double>(gutter_)) : kMaxColumns;
     scale_ = panel_.end > 0 ? std::min(needed, limit / panel_.end) : 1;
   }
 

@@ -12,7 +12,7 @@
 namespace penstock::view {
 namespace {
 
-constexpr std::size_t most_samples = 20'000;  //!< memory samples per rank; more would not be visible
+constexpr std::size_t kMaxSamples = 20'000;  //!< memory samples per rank; more would not be visible
 
 void append_row(std::string& text, const std::vector<ActionBox>& row) {
   text += '[';
@@ -45,9 +45,9 @@ std::string rows_text(const std::vector<std::vector<ActionBox>>& rows) {
   return text + "]";
 }
 
-//! Returns the memory curve, downsampled to at most `most_samples`. Keeps the maximum of each group.
+//! Returns the memory curve, downsampled to at most `kMaxSamples`. Keeps the maximum of each group.
 std::string memory_text(const std::vector<schedule::MemorySample>& samples) {
-  const std::size_t stride = samples.size() / most_samples + 1;
+  const std::size_t stride = samples.size() / kMaxSamples + 1;
   std::string text = "[";
   for (std::size_t i = 0; i < samples.size(); i += stride) {
     const auto last = std::min(i + stride, samples.size());
@@ -70,9 +70,11 @@ std::string data_of(const Drawing& drawing) {
     }
   }
   JsonWriter json;
-  json.begin_object().field("ranks", drawing.ranks()).field("seconds", drawing.seconds);
+  json.begin_object()
+      .field("ranks", drawing.ranks())
+      .field("seconds", drawing.time_unit == TimeUnit::Seconds);
   json.key("kinds").begin_array();
-  for (const schedule::ActionKind kind : all_kinds) {
+  for (const schedule::ActionKind kind : kActionKinds) {
     const KindLook& look = look_of(kind);
     json.begin_object().field("name", to_string(kind)).field("colour", look.color);
     json.field("meaning", look.meaning).end_object();
@@ -104,7 +106,7 @@ std::string data_of(const Drawing& drawing) {
 }  // namespace
 
 std::string to_html(const Drawing& drawing) {
-  const std::string_view frame = page_html;
+  const std::string_view frame = kPageHtml;
   std::string text;
   for (std::size_t at = 0; at < frame.size();) {
     const std::size_t open = frame.find("{{", at);
@@ -116,8 +118,8 @@ std::string to_html(const Drawing& drawing) {
     text += frame.substr(at, open - at);
     const std::string_view name = frame.substr(open + 2, close - open - 2);
     if (name == "title") text += escape_markup(drawing.title);
-    if (name == "style") text += page_css;
-    if (name == "script") text += page_js;
+    if (name == "style") text += kPageCss;
+    if (name == "script") text += kPageJs;
     if (name == "data") text += data_of(drawing);
     at = close + 2;
   }

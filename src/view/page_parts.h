@@ -5,8 +5,8 @@
 
 namespace penstock::view {
 
-extern const std::string_view page_html;
-extern const std::string_view page_css;
-extern const std::string_view page_js;
+extern const std::string_view kPageHtml;
+extern const std::string_view kPageCss;
+extern const std::string_view kPageJs;
 
 }  // namespace penstock::view

@@ -49,7 +49,7 @@ inline const KindLook& look_of(schedule::ActionKind kind) {
 }
 
 //! All kinds in the order of the enum.
-inline constexpr std::array all_kinds = {
+inline constexpr std::array kActionKinds = {
     schedule::ActionKind::Idle,           schedule::ActionKind::Forward,
     schedule::ActionKind::Backward,       schedule::ActionKind::BackwardInput,
     schedule::ActionKind::BackwardWeight, schedule::ActionKind::Overlap,

@@ -14,7 +14,7 @@
 namespace penstock::view {
 namespace {
 
-constexpr double gutter = 62, margin = 16, row_height = 24, row_gap = 5, lane_height = 6, axis_height = 22;
+constexpr double kGutter = 62, kMargin = 16, kRowHeight = 24, kRowGap = 5, kLaneHeight = 6, kAxisHeight = 22;
 
 std::string style() {
   std::string text =
@@ -28,7 +28,7 @@ std::string style() {
       "1a2029}.tick{stroke:"
       "#2a313d}.k{stroke:#ff7a6b}";
   std::set<std::string_view> seen;
-  for (const schedule::ActionKind kind : all_kinds) {
+  for (const schedule::ActionKind kind : kActionKinds) {
     const KindLook& look = look_of(kind);
     if (!seen.insert(look.color).second) continue;
     const std::string name(look.color);
@@ -58,27 +58,27 @@ class Figure {
 
   std::string text() {
     std::string body;
-    y_ = margin + 14;
-    body += label("h", margin, y_, escape_markup(drawing_.title));
+    y_ = kMargin + 14;
+    body += label("h", kMargin, y_, escape_markup(drawing_.title));
     y_ += 14;
     for (const Panel& panel : drawing_.panels) draw(body, panel);
     draw_legend(body);
     std::string result = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ";
     append_number(result, width(), 6);
     result += ' ';
-    append_number(result, y_ + margin, 6);
+    append_number(result, y_ + kMargin, 6);
     result += "\" width=\"";
     append_number(result, width(), 6);
     result += "\" height=\"";
-    append_number(result, y_ + margin, 6);
+    append_number(result, y_ + kMargin, 6);
     result += "\"><style>" + style() + "</style>\n";
     result += "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
     return result + body + "</svg>\n";
   }
 
  private:
-  double width() const { return gutter + end_ * scale_ + margin; }
-  double x(double time) const { return gutter + time * scale_; }
+  double width() const { return kGutter + end_ * scale_ + kMargin; }
+  double x(double time) const { return kGutter + time * scale_; }
 
   static std::string label(const std::string& classes, double x, double y, const std::string& content) {
     std::string text = "<text class=\"" + classes + "\" x=\"";
@@ -104,25 +104,25 @@ class Figure {
   void draw(std::string& out, const Panel& panel) {
     if (drawing_.panels.size() > 1) {
       y_ += 18;
-      out += label("h", gutter, y_, escape_markup(panel.name));
+      out += label("h", kGutter, y_, escape_markup(panel.name));
       y_ += 4;
     }
     int lanes = 0;
     for (const auto& row : panel.communication) {
       for (const ActionBox& box : row) lanes = std::max(lanes, box.lane + 1);
     }
-    const double pitch = row_height + lanes * lane_height + row_gap;
-    const double top = y_ + axis_height;
-    draw_axis(out, top, top + pitch * drawing_.ranks() - row_gap);
+    const double pitch = kRowHeight + lanes * kLaneHeight + kRowGap;
+    const double top = y_ + kAxisHeight;
+    draw_axis(out, top, top + pitch * drawing_.ranks() - kRowGap);
     for (std::size_t r = 0; r < panel.compute.size(); ++r) {
       const double y = top + pitch * static_cast<double>(r);
-      out += label("l r", gutter - 10, y + row_height / 2 + 4, "rank " + std::to_string(r));
-      rect(out, "lane", x(0), y, panel.end * scale_, row_height);
+      out += label("l r", kGutter - 10, y + kRowHeight / 2 + 4, "rank " + std::to_string(r));
+      rect(out, "lane", x(0), y, panel.end * scale_, kRowHeight);
       for (const ActionBox& box : panel.compute[r]) draw_box(out, box, y);
       if (r >= panel.communication.size()) continue;
       for (const ActionBox& box : panel.communication[r]) {
         rect(out, std::string(look_of(box.action.kind()).color), x(box.start),
-             y + row_height + 1 + box.lane * lane_height, (box.end - box.start) * scale_, lane_height - 1,
+             y + kRowHeight + 1 + box.lane * kLaneHeight, (box.end - box.start) * scale_, kLaneHeight - 1,
              to_string(box.action));
       }
     }
@@ -151,14 +151,15 @@ class Figure {
       out += "\"/>\n";
       std::string number;
       append_number(number, i * step, 5);
-      out += label("l m", at, top - 8, drawing_.seconds && i > 0 ? format_seconds(i * step) : number);
+      out += label("l m", at, top - 8,
+                   drawing_.time_unit == TimeUnit::Seconds && i > 0 ? format_seconds(i * step) : number);
     }
   }
 
   void draw_box(std::string& out, const ActionBox& box, double row_top) {
     const int chunk = std::min(3, drawing_.chunk_of_stage[box.action.stage().index()]);
-    const double height = box.part == BoxPart::Full ? row_height : row_height / 2 - 0.5;
-    const double top = box.part == BoxPart::BottomHalf ? row_top + row_height / 2 + 0.5 : row_top;
+    const double height = box.part == BoxPart::Full ? kRowHeight : kRowHeight / 2 - 0.5;
+    const double top = box.part == BoxPart::BottomHalf ? row_top + kRowHeight / 2 + 0.5 : row_top;
     const double width = (box.end - box.start) * scale_;
     std::string classes(look_of(box.action.kind()).color);
     if (chunk > 0) classes += " c" + std::to_string(chunk);
@@ -170,9 +171,9 @@ class Figure {
 
   void draw_legend(std::string& out) {
     std::set<std::string_view> seen;
-    double at = gutter;
+    double at = kGutter;
     y_ += 18;
-    for (const schedule::ActionKind kind : all_kinds) {
+    for (const schedule::ActionKind kind : kActionKinds) {
       const KindLook& look = look_of(kind);
       if (!uses(kind) || !seen.insert(look.meaning).second) continue;
       rect(out, std::string(look.color), at, y_ - 10, 14, 11);

@@ -12,11 +12,12 @@
 namespace penstock::view {
 namespace {
 
-constexpr int compute_track = 0, first_lane_track = 1;
+constexpr int kComputeTrack = 0, kFirstLaneTrack = 1;
 
 class Trace {
  public:
-  explicit Trace(const Drawing& drawing) : drawing_(drawing), factor_(drawing.seconds ? 1e6 : 1e3) {}
+  explicit Trace(const Drawing& drawing)
+      : drawing_(drawing), factor_(drawing.time_unit == TimeUnit::Seconds ? 1e6 : 1e3) {}
 
   std::string text() {
     for (std::size_t p = 0; p < drawing_.panels.size(); ++p)
@@ -38,17 +39,17 @@ class Trace {
     for (int r = 0; r < drawing_.ranks(); ++r) {
       const auto rank = static_cast<std::size_t>(r);
       const int process = first + r;
-      name("process_name", process, compute_track,
+      name("process_name", process, kComputeTrack,
            "rank " + std::to_string(r) + (drawing_.panels.size() > 1 ? " (" + panel.name + ")" : ""));
-      JsonWriter order = event(process, compute_track, "M");
+      JsonWriter order = event(process, kComputeTrack, "M");
       order.field("name", "process_sort_index").key("args").begin_object().field("sort_index", process);
       add(order.end_object());
-      name("thread_name", process, compute_track, "compute");
+      name("thread_name", process, kComputeTrack, "compute");
       for (const ActionBox& box : panel.compute[rank]) {
         // The parts of an overlap run at the same time, so one of them gets a separate track.
-        slice(process, box.part == BoxPart::BottomHalf ? overlap_track : compute_track, box);
+        slice(process, box.part == BoxPart::BottomHalf ? kOverlapTrack : kComputeTrack, box);
         if (box.part == BoxPart::BottomHalf && named_overlap_ != process) {
-          name("thread_name", process, overlap_track, "compute, overlapped");
+          name("thread_name", process, kOverlapTrack, "compute, overlapped");
           named_overlap_ = process;
         }
       }
@@ -61,17 +62,17 @@ class Trace {
     int lanes = 0;
     for (const ActionBox& box : row) {
       for (; lanes <= box.lane; ++lanes) {
-        name("thread_name", process, first_lane_track + lanes,
+        name("thread_name", process, kFirstLaneTrack + lanes,
              lanes == 0 ? "communication" : "communication " + std::to_string(lanes + 1));
       }
-      slice(process, first_lane_track + box.lane, box);
+      slice(process, kFirstLaneTrack + box.lane, box);
       if (box.action.is_transfer()) flow(process, box, panel);
     }
   }
 
   void add_memory(const std::vector<schedule::MemorySample>& samples, int process) {
     for (const schedule::MemorySample& sample : samples) {
-      JsonWriter level = event(process, compute_track, "C");
+      JsonWriter level = event(process, kComputeTrack, "C");
       level.field("name", "memory").key("ts").raw(microseconds(sample.time));
       level.key("args").begin_object().field("bytes", sample.bytes);
       add(level.end_object());
@@ -115,7 +116,7 @@ class Trace {
                           action.kind() == schedule::ActionKind::RecvBackward;
     const int from = action.is_send() ? action.stage().value : action.peer().value;
     const int to = action.is_send() ? action.peer().value : action.stage().value;
-    JsonWriter json = event(process, first_lane_track + box.lane, action.is_send() ? "s" : "f");
+    JsonWriter json = event(process, kFirstLaneTrack + box.lane, action.is_send() ? "s" : "f");
     json.field("name", "transfer").field("cat", "transfer");
     json.field("id", std::to_string(panel) + (backward ? ".b." : ".f.") + std::to_string(from) + "." +
                          std::to_string(to) + "." + std::to_string(action.microbatch().value));
@@ -124,7 +125,7 @@ class Trace {
     add(json);
   }
 
-  static constexpr int overlap_track = 99;
+  static constexpr int kOverlapTrack = 99;
 
   const Drawing& drawing_;
   double factor_;

@@ -1,9 +1,11 @@
 // Tests of ids, errors, diagnostics, text helpers, JSON, input files and the logger.
 #include "base/io/json_reader.h"
 #include "base/io/regular_file.h"
+#include "base/io/storage_error.h"
 #include "base/json.h"
 #include "base/log_line.h"
 #include "base/text.h"
+#include "support/error_message.h"
 
 #include <penstock/base/diagnostic.h>
 #include <penstock/base/error.h>
@@ -34,6 +36,12 @@ TEST(BaseIds, DifferentKindsDoNotConvert) {
   static_assert(!std::is_convertible_v<int, StageId>);
   EXPECT_LT(StageId(1), StageId(2));
   EXPECT_EQ(std::hash<Rank>{}(Rank(3)), std::hash<Rank>{}(Rank(3)));
+}
+
+TEST(BaseIds, RejectNumbersAbove32Bits) {
+  EXPECT_EQ(StageId(std::int64_t{2'147'483'647}).value, 2'147'483'647);
+  EXPECT_THROW(StageId(std::int64_t{2'147'483'648}), UsageError);
+  EXPECT_THROW(Rank(std::size_t{1} << 32U), UsageError);
 }
 
 TEST(BaseVersion, MatchesProjectVersion) {
@@ -91,6 +99,15 @@ TEST(BaseError, PeerFailedNamesPeerAndIsCommError) {
   const PeerFailed failed(Rank(2), "lost");
   EXPECT_EQ(failed.peer(), Rank(2));
   EXPECT_EQ(failed.cause(), "lost");
+}
+
+TEST(BaseError, StorageErrorHasCodeAndHint) {
+  const StorageError full("cannot write 'a'", ENOSPC);
+  EXPECT_EQ(full.code(), ENOSPC);
+  EXPECT_THAT(full.hint(), testing::HasSubstr("free space"));
+  EXPECT_EQ(StorageError("cannot write 'a'", ENOSPC, "another hint").hint(), "another hint");
+  EXPECT_EQ(test::error_message<StorageError>([] { throw_storage_error("open", "a b", EISDIR); }),
+            "cannot open 'a b': Is a directory");
 }
 
 TEST(BaseDiagnostic, OnlyErrorsCountAsErrors) {
@@ -231,24 +248,19 @@ TEST(BaseJson, SeparatesItemsAtEveryDepth) {
 }
 
 TEST(BaseJsonAccess, RejectsWrongKindWithPath) {
-  const auto problem = [](const auto& read, const std::string& text) -> std::string {
-    try {
-      read(parse_json(text, "file"), "place");
-    } catch (const ParseError& error) {
-      return error.message();
-    }
-    return "accepted";
+  const auto problem = [](const auto& read, const std::string& text) {
+    return test::error_message<ParseError>([&] { read(parse_json(text, "file"), "place"); });
   };
   const auto list = [](const JsonValue& value, const std::string& where) { array_at(value, where); };
   const auto choice = [](const JsonValue& value, const std::string& where) { choice_at(value, where); };
-  EXPECT_EQ(problem(list, "[1]"), "accepted");
+  EXPECT_EQ(problem(list, "[1]"), "no error");
   EXPECT_EQ(problem(list, "{}"), "place: expected a list");
   EXPECT_EQ(problem(bool_at, "1"), "place: expected true or false");
   EXPECT_TRUE(bool_at(parse_json("true", "file"), "place"));
   EXPECT_FALSE(bool_at(parse_json("false", "file"), "place"));
   EXPECT_EQ(problem(choice, "{\"a\":null}"), "place: expected an entry");
   EXPECT_EQ(problem(choice, "{\"a\":1,\"b\":2}"), "place: expected one entry, not a and b");
-  EXPECT_EQ(problem(choice, "{\"a\":null,\"b\":2}"), "accepted");
+  EXPECT_EQ(problem(choice, "{\"a\":null,\"b\":2}"), "no error");
 }
 
 TEST(BaseRegularFile, OpensOnlyRegularFiles) {

@@ -1,9 +1,9 @@
-// Tensors with predictable bytes, and bitwise comparison.
+// Tensors with predictable bytes.
 #pragma once
 
 #include <ATen/ATen.h>
 
-#include <cstring>
+#include <cstdint>
 #include <vector>
 
 namespace penstock::test {
@@ -15,13 +15,6 @@ inline at::Tensor counted(const std::vector<std::int64_t>& shape, at::ScalarType
   for (std::size_t i = 0; i < tensor.nbytes(); ++i)
     bytes[i] = static_cast<std::uint8_t>(i % (dtype == at::kBool ? 2 : 251));
   return tensor;
-}
-
-//! Bitwise equality, including NaN.
-inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
-  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
 }  // namespace penstock::test

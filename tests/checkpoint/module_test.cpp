@@ -3,6 +3,7 @@
 #include "counted_tensors.h"
 #include "support/check.h"
 #include "support/program.h"
+#include "support/same_bits.h"
 
 #include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/writer.h>

@@ -3,6 +3,7 @@
 #include "counted_tensors.h"
 #include "support/check.h"
 #include "support/program.h"
+#include "support/same_bits.h"
 
 #include <penstock/checkpoint/distributed_pieces.h>
 #include <penstock/checkpoint/module_pieces.h>
@@ -39,7 +40,7 @@ struct Topology {
   DataMode data_mode = DataMode::Alone;
 };
 
-const std::vector<Topology> topologies = {
+const std::vector<Topology> kTopologies = {
     {"pp1", 1, 1, schedule::ScheduleKind::GPipe, {4}},
     {"pp2 1F1B", 2, 1, schedule::ScheduleKind::OneFOneB, {2, 2}},
     {"pp2 1F1B, other split", 2, 1, schedule::ScheduleKind::OneFOneB, {1, 3}},
@@ -78,14 +79,14 @@ models::GptOptions small_gpt(bool tied) {
   return options;
 }
 
-constexpr std::int64_t rows = 8;
+constexpr std::int64_t kRows = 8;
 
 //! The batch of a step; equal in every topology.
 runtime::StepInput batch_of(std::int64_t step, int replica, int replicas) {
   const at::Tensor text =
-      (torch::arange(rows * 7).reshape({rows, 7}) * 5 + torch::arange(rows).unsqueeze(1) * 3 + step * 7)
+      (torch::arange(kRows * 7).reshape({kRows, 7}) * 5 + torch::arange(kRows).unsqueeze(1) * 3 + step * 7)
           .remainder(11);
-  const std::int64_t mine = rows / replicas;
+  const std::int64_t mine = kRows / replicas;
   const at::Tensor part = text.narrow(0, replica * mine, mine);
   runtime::StepInput input;
   input.args = {part.narrow(1, 0, 6).contiguous()};
@@ -147,7 +148,7 @@ class Run {
     options.loss = runtime::tensor_loss([](const at::Tensor& logits, const at::Tensor& target) {
       return torch::cross_entropy_loss(logits.flatten(0, 1), target.flatten());
     });
-    pipeline_.emplace(mine, topology.schedule, static_cast<int>(rows) / batch_parts_, options);
+    pipeline_.emplace(mine, topology.schedule, static_cast<int>(kRows) / batch_parts_, options);
     std::vector<at::Tensor> parameters;
     for (const Piece& piece : pieces()) parameters.push_back(piece.local);
     // A large epsilon keeps rounding differences of small gradients from being amplified.
@@ -252,12 +253,12 @@ TEST_F(CheckpointPipelines, ResumeFromAnyTopologyInAnyOther) {
   const TempDir dir;
   int exact = 0, close = 0;
   double most = 0;
-  for (const Topology& a : topologies) {
+  for (const Topology& a : kTopologies) {
     // Steps 1 to 4 without interruption; the other runs resume from the checkpoint after step 2.
     const std::string home = dir / a.name;
     run(a, "", home, {2, 4}, false);
     const Checkpoint expected(home + "/" + checkpoint_name(4));
-    for (const Topology& b : topologies) {
+    for (const Topology& b : kTopologies) {
       SCOPED_TRACE(std::string(a.name) + " to " + b.name);
       const std::string away = dir / (std::string(a.name) + " to " + b.name);
       run(b, home + "/" + checkpoint_name(2), away, {4}, false);
@@ -286,13 +287,13 @@ TEST_F(CheckpointPipelines, ResumeFromAnyTopologyInAnyOther) {
 
 TEST_F(CheckpointPipelines, TiedWeightsAreRestoredInEveryStage) {
   const TempDir dir;
-  run(topologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both stages
+  run(kTopologies[5], "", dir / "a", {2, 4}, true);  // one rank holds both stages
   const Checkpoint expected(dir / ("a/" + checkpoint_name(4)));
   EXPECT_EQ(expected.find("head.weight"), nullptr);
   for (const std::size_t to : {0U, 1U, 7U}) {
-    SCOPED_TRACE(topologies[to].name);
+    SCOPED_TRACE(kTopologies[to].name);
     const std::string away = dir / std::to_string(to);
-    run(topologies[to], dir / ("a/" + checkpoint_name(2)), away, {4}, true);
+    run(kTopologies[to], dir / ("a/" + checkpoint_name(2)), away, {4}, true);
     EXPECT_LT(difference(Checkpoint(away + "/" + checkpoint_name(4)), expected), 1e-5);
   }
 }

@@ -2,7 +2,9 @@
 // headers.
 #include "checkpoint/safetensors/header.h"
 #include "counted_tensors.h"
+#include "support/error_message.h"
 #include "support/program.h"
+#include "support/same_bits.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -19,6 +21,7 @@ namespace penstock::checkpoint {
 namespace {
 
 using test::counted;
+using test::error_message;
 using test::same_bits;
 using test::slurp;
 using test::TempDir;
@@ -44,7 +47,7 @@ const std::vector<at::ScalarType> kDtypes = {at::kDouble,
                                              at::kFloat8_e8m0fnu,
                                              at::kComplexFloat};
 
-const std::vector<std::string> python_names = {
+const std::vector<std::string> kPythonNames = {
     "float64",         "float32",         "float16",        "bfloat16",      "int64",
     "int32",           "int16",           "int8",           "uint8",         "bool",
     "uint16",          "uint32",          "uint64",         "float8_e4m3fn", "float8_e5m2",
@@ -58,7 +61,7 @@ std::string python_file(const std::string& name) {
 std::map<std::string, at::Tensor> all_dtypes() {
   std::map<std::string, at::Tensor> tensors;
   for (std::size_t i = 0; i < kDtypes.size(); ++i)
-    tensors.emplace("a." + python_names[i], counted({2, 3}, kDtypes[i]));
+    tensors.emplace("a." + kPythonNames[i], counted({2, 3}, kDtypes[i]));
   return tensors;
 }
 std::map<std::string, at::Tensor> shapes() {
@@ -123,17 +126,12 @@ TEST(CheckpointSafetensors, RejectsFileThatShrinks) {
 TEST(CheckpointSafetensors, ReadsOnlyRegularFiles) {
   const TempDir dir;
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
-  const auto refusal = [](const std::string& path) -> std::string {
-    try {
-      SafetensorsFile{path};
-    } catch (const StorageError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto open_error = [](const std::string& path) {
+    return error_message<StorageError>([&] { SafetensorsFile{path}; });
   };
-  EXPECT_THAT(refusal(dir / "fifo"), HasSubstr("it is a FIFO, not a regular file"));
-  EXPECT_THAT(refusal(dir.path()), HasSubstr("it is a directory, not a regular file"));
-  EXPECT_THAT(refusal("/dev/zero"), HasSubstr("it is a device, not a regular file"));
+  EXPECT_THAT(open_error(dir / "fifo"), HasSubstr("it is a FIFO, not a regular file"));
+  EXPECT_THAT(open_error(dir.path()), HasSubstr("it is a directory, not a regular file"));
+  EXPECT_THAT(open_error("/dev/zero"), HasSubstr("it is a device, not a regular file"));
 }
 
 TEST(CheckpointSafetensors, ReadsOnlyRequestedBytes) {
@@ -147,20 +145,17 @@ TEST(CheckpointSafetensors, ReadsOnlyRequestedBytes) {
                UsageError);
 }
 
-//! The error for a file with this header and number of data bytes; empty if it is read.
-std::string refusal(const std::string& header, std::size_t data, std::uint64_t length = 0) {
+//! The error for a file with this header and number of data bytes, or "no error".
+std::string header_error(const std::string& header, std::size_t data, std::uint64_t length = 0) {
   const TempDir dir;
   std::string bytes(8, '\0');
   const std::uint64_t size = length != 0 ? length : header.size();
   std::memcpy(bytes.data(), &size, 8);
   std::ofstream(dir / "a", std::ios::binary) << bytes << header << std::string(data, '\1');
-  try {
+  return error_message<ParseError>([&] {
     const SafetensorsFile file(dir / "a");
     for (const auto& entry : file.entries()) file.load(entry.name);
-    return {};
-  } catch (const ParseError& error) {
-    return error.what();
-  }
+  });
 }
 
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
@@ -171,55 +166,59 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
 
 TEST(CheckpointSafetensors, RejectsInconsistentHeaders) {
   const std::string a = entry("a", "F32", "2", "0,8");
-  EXPECT_EQ(refusal("{" + a + "}", 8), "");
-  EXPECT_EQ(refusal("{" + a + "}   \n", 8), "");
-  EXPECT_EQ(refusal("{" + entry("b", "U8", "1", "8,9") + "," + a + "}", 9), "") << "any order, any alignment";
-  EXPECT_EQ(refusal("{\"__metadata__\":{}," + a + "}", 8), "");
+  EXPECT_EQ(header_error("{" + a + "}", 8), "no error");
+  EXPECT_EQ(header_error("{" + a + "}   \n", 8), "no error");
+  EXPECT_EQ(header_error("{" + entry("b", "U8", "1", "8,9") + "," + a + "}", 9), "no error")
+      << "any order, any alignment";
+  EXPECT_EQ(header_error("{\"__metadata__\":{}," + a + "}", 8), "no error");
 
-  EXPECT_THAT(refusal("{" + a + "}", 8, 1ULL << 63), HasSubstr("longer than the format allows"));
-  EXPECT_THAT(refusal("{" + a + "}", 8, 500), HasSubstr("beyond the end of the file"));
-  EXPECT_THAT(refusal(" {" + a + "}", 8), HasSubstr("does not begin with {"));
-  EXPECT_THAT(refusal("{" + a + "} x", 8), HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal("{" + a, 8), HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal("{" + a + "}", 7), HasSubstr("lies at bytes 0 to 8"));
-  EXPECT_THAT(refusal("{" + a + "}", 9), HasSubstr("the tensors end at byte 8, the file has 9"));
-  EXPECT_THAT(refusal("{" + a + "," + a + "}", 8), HasSubstr("duplicate tensor 'a'"));
-  EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "4,8") + "}", 8), HasSubstr("overlaps"));
-  EXPECT_THAT(refusal("{" + a + "," + entry("b", "F32", "1", "12,16") + "}", 16), HasSubstr("leaves a gap"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "8,0") + "}", 8), HasSubstr("lies at bytes 8 to 0"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "3", "0,8") + "}", 8),
+  EXPECT_THAT(header_error("{" + a + "}", 8, 1ULL << 63), HasSubstr("longer than the format allows"));
+  EXPECT_THAT(header_error("{" + a + "}", 8, 500), HasSubstr("beyond the end of the file"));
+  EXPECT_THAT(header_error(" {" + a + "}", 8), HasSubstr("does not begin with {"));
+  EXPECT_THAT(header_error("{" + a + "} x", 8), HasSubstr("not valid JSON"));
+  EXPECT_THAT(header_error("{" + a, 8), HasSubstr("not valid JSON"));
+  EXPECT_THAT(header_error("{" + a + "}", 7), HasSubstr("lies at bytes 0 to 8"));
+  EXPECT_THAT(header_error("{" + a + "}", 9), HasSubstr("the tensors end at byte 8, the file has 9"));
+  EXPECT_THAT(header_error("{" + a + "," + a + "}", 8), HasSubstr("duplicate tensor 'a'"));
+  EXPECT_THAT(header_error("{" + a + "," + entry("b", "F32", "1", "4,8") + "}", 8), HasSubstr("overlaps"));
+  EXPECT_THAT(header_error("{" + a + "," + entry("b", "F32", "1", "12,16") + "}", 16),
+              HasSubstr("leaves a gap"));
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "2", "8,0") + "}", 8), HasSubstr("lies at bytes 8 to 0"));
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "3", "0,8") + "}", 8),
               HasSubstr("does not match its dtype and shape"));
-  EXPECT_THAT(refusal("{" + entry("a", "F33", "2", "0,8") + "}", 8), HasSubstr("dtype 'F33'"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "-2", "0,8") + "}", 8), HasSubstr("a negative number"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "2.0", "0,8") + "}", 8), HasSubstr("not an integer"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "99999999999999999999", "0,8") + "}", 8),
+  EXPECT_THAT(header_error("{" + entry("a", "F33", "2", "0,8") + "}", 8), HasSubstr("dtype 'F33'"));
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "-2", "0,8") + "}", 8), HasSubstr("a negative number"));
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "2.0", "0,8") + "}", 8), HasSubstr("not an integer"));
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "99999999999999999999", "0,8") + "}", 8),
               HasSubstr("too large"));
-  EXPECT_THAT(refusal("{" + entry("a", "U8", "9223372036854775808", "0,8") + "}", 8),
+  EXPECT_THAT(header_error("{" + entry("a", "U8", "9223372036854775808", "0,8") + "}", 8),
               HasSubstr("has a size of"));
   // Sizes whose product is 8 only because of integer overflow.
-  EXPECT_THAT(refusal("{" + entry("a", "U8", "4294967296,4294967296,8", "0,8") + "}", 8),
+  EXPECT_THAT(header_error("{" + entry("a", "U8", "4294967296,4294967296,8", "0,8") + "}", 8),
               HasSubstr("does not match its dtype and shape"));
-  EXPECT_THAT(refusal("{" + entry("a", "F64", "2305843009213693953", "0,8") + "}", 8),
+  EXPECT_THAT(header_error("{" + entry("a", "F64", "2305843009213693953", "0,8") + "}", 8),
               HasSubstr("does not match its dtype and shape"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "0,9223372036854775807", "0,0") + "}", 0),
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "0,9223372036854775807", "0,0") + "}", 0),
               HasSubstr("does not match its dtype and shape"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0") + "}", 8), HasSubstr("fewer than two data_offsets"));
-  EXPECT_THAT(refusal("{" + entry("a", "F32", "2", "0,8,8") + "}", 8),
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "2", "0") + "}", 8),
+              HasSubstr("fewer than two data_offsets"));
+  EXPECT_THAT(header_error("{" + entry("a", "F32", "2", "0,8,8") + "}", 8),
               HasSubstr("more than two data_offsets"));
-  EXPECT_THAT(refusal("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8), HasSubstr("lacks one of"));
-  EXPECT_THAT(refusal("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 8), HasSubstr("two fields 'dtype'"));
-  EXPECT_THAT(refusal("{\"a\":{\"type\":\"F32\"}}", 8), HasSubstr("a field 'type'"));
-  EXPECT_THAT(refusal("{\"a\":[]}", 8), HasSubstr("a list where the format does not allow it"));
-  EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":1}," + a + "}", 8),
+  EXPECT_THAT(header_error("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8), HasSubstr("lacks one of"));
+  EXPECT_THAT(header_error("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 8),
+              HasSubstr("two fields 'dtype'"));
+  EXPECT_THAT(header_error("{\"a\":{\"type\":\"F32\"}}", 8), HasSubstr("a field 'type'"));
+  EXPECT_THAT(header_error("{\"a\":[]}", 8), HasSubstr("a list where the format does not allow it"));
+  EXPECT_THAT(header_error("{\"__metadata__\":{\"k\":1}," + a + "}", 8),
               HasSubstr("a number where the format does not allow it"));
-  EXPECT_THAT(refusal("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 8),
+  EXPECT_THAT(header_error("{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}," + a + "}", 8),
               HasSubstr("duplicate __metadata__ key 'k'"));
-  EXPECT_THAT(refusal(std::string("{\"\xff\":") + "1}", 8), HasSubstr("not valid JSON"));
-  EXPECT_EQ(refusal("{" + entry("a", "BOOL", "2", "0,2") + "}", 2), "");
+  EXPECT_THAT(header_error(std::string("{\"\xff\":") + "1}", 8), HasSubstr("not valid JSON"));
+  EXPECT_EQ(header_error("{" + entry("a", "BOOL", "2", "0,2") + "}", 2), "no error");
   std::string sizes = "1";
   for (int i = 0; i < 100000; ++i) sizes += ",1";
-  EXPECT_THAT(refusal("{" + entry("a", "U8", sizes, "0,1") + "}", 1), HasSubstr("too many dims"));
-  EXPECT_THAT(refusal("{\"a\":" + std::string(1000000, '{'), 0),
+  EXPECT_THAT(header_error("{" + entry("a", "U8", sizes, "0,1") + "}", 1), HasSubstr("too many dims"));
+  EXPECT_THAT(header_error("{\"a\":" + std::string(1000000, '{'), 0),
               testing::AnyOf(HasSubstr("not valid JSON"), HasSubstr("none")));
 }
 

@@ -4,6 +4,7 @@
 #include "random_partitions.h"
 #include "support/check.h"
 #include "support/program.h"
+#include "support/same_bits.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>

@@ -354,7 +354,7 @@ TEST(CheckpointResume, ReportsMissingCompleteCheckpoint) {
     find_resume_point(dir.path());
     FAIL();
   } catch (const CheckpointError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("there is no complete checkpoint in " + dir.path()));
+    EXPECT_THAT(error.what(), HasSubstr("there is no complete checkpoint in '" + dir.path() + "'"));
     EXPECT_THAT(error.what(), HasSubstr("step-00000009.incomplete: its write did not complete"));
   }
   comm::run_thread_ranks(2, [&](comm::World& world) {

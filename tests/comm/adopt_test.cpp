@@ -89,7 +89,7 @@ World world_of(const Group& adopted) {
 
 class CommAdoptedContract : public ::testing::TestWithParam<std::tuple<int, test::ContractCase>> {};
 
-TEST_P(CommAdoptedContract, Holds) {
+TEST_P(CommAdoptedContract, PassesContractSuite) {
   const auto& [ranks, contract] = GetParam();
   run_gloo_threads(ranks, [&, run = contract.run](const StorePtr& store, const BackendPtr& backend) {
     AdoptOptions options{.name = "world"};

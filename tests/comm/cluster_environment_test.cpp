@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 
 namespace penstock::comm {
 namespace {
@@ -19,7 +20,6 @@ using test::error_of;
 using test::read;
 using test::Variables;
 using test::with;
-using testing::AllOf;
 using testing::HasSubstr;
 
 // Task 2 of `srun -N2 -n3`.
@@ -88,14 +88,85 @@ Variables hydra() {
           {"MPI_LOCALNRANKS", "3"}};
 }
 
-TEST(CommClusterEnvironment, ReadsSlurmStep) {
-  const LaunchedRank found = read(srun());
-  EXPECT_EQ(found.launcher, LauncherKind::Slurm);
-  EXPECT_EQ(found.rank, Rank(2));
-  EXPECT_EQ(found.world_size, 3);
-  EXPECT_EQ(found.local_rank, 0);
-  EXPECT_FALSE(found.launcher_hosts_store);
-  EXPECT_EQ(to_string(found), "Slurm job 4242, step 0: rank 2 of 3, store at node01:24242");
+// The ranks of mpirun over several machines.
+Variables spread_open_mpi() {
+  return with(open_mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+}
+Variables spread_hydra() {
+  return with(hydra(), {{"MPI_LOCALNRANKS", "1"}});
+}
+
+// A rank of a launcher that sets only the variables of PMIx.
+Variables pmix() {
+  return {{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-head-12@1"}};
+}
+
+struct GoodSet {
+  const char* name;
+  Variables variables;
+  LauncherKind launcher;
+  int rank, world_size, local_rank;
+  std::string address;      // of the store
+  std::optional<int> port;  // nullopt: derived from a hash
+};
+
+std::vector<GoodSet> good_sets() {
+  using Kind = LauncherKind;
+  const Variables head{{"MASTER_ADDR", "head"}};
+  // mpirun in a Slurm job starts its daemons with srun, and the ranks inherit the variables of that step.
+  const Variables daemon =
+      with(srun(), {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_NTASKS", "4"}});
+  return {
+      {"srun", srun(), Kind::Slurm, 2, 3, 0, "node01", 24242},
+      {"srun on one node", with(srun(), {{"SLURM_STEP_NODELIST", "node02"}, {"SLURM_STEP_NUM_NODES", "1"}}),
+       Kind::Slurm, 2, 3, 0, "127.0.0.1", 24242},
+      {"srun with a master address", with(srun(), head), Kind::Slurm, 2, 3, 0, "head", 24242},
+      {"srun with a master port", with(srun(), {{"MASTER_PORT", "5000"}, {"WORLD_SIZE", "3"}}), Kind::Slurm,
+       2, 3, 0, "node01", 5000},
+      {"srun with a single task",
+       with(srun(), {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}),
+       Kind::Slurm, 0, 1, 0, "", std::nullopt},
+      {"srun --mpi=pmix", with(srun(), {{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.4242.0"}}),
+       Kind::Slurm, 2, 3, 0, "node01", 24242},
+      {"srun --mpi=pmi2", with(srun(), {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_JOBID", "4242.0"}}),
+       Kind::Slurm, 2, 3, 0, "node01", 24242},
+      {"Open MPI", open_mpi(), Kind::OpenMpi, 1, 2, 1, "127.0.0.1", std::nullopt},
+      {"Open MPI on several machines", with(spread_open_mpi(), head), Kind::OpenMpi, 1, 2, 1, "head",
+       std::nullopt},
+      {"Open MPI in a Slurm job", with(srun(), open_mpi()), Kind::OpenMpi, 1, 2, 1, "127.0.0.1",
+       std::nullopt},
+      {"MPICH", hydra(), Kind::Mpich, 2, 3, 2, "127.0.0.1", 20000 + test::kDaemon},
+      {"MPICH on several machines", with(spread_hydra(), {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "77"}}),
+       Kind::Mpich, 2, 3, 2, "head", 77},
+      {"MPICH in a Slurm job", with(daemon, hydra()), Kind::Mpich, 2, 3, 2, "127.0.0.1",
+       20000 + test::kDaemon},
+      {"PMIx with a given size", with(pmix(), {{"WORLD_SIZE", "2"}, {"MASTER_ADDR", "head"}}), Kind::Pmix, 1,
+       2, 1, "head", std::nullopt},
+  };
+}
+
+TEST(CommClusterEnvironment, ReadsCompleteSets) {
+  for (const GoodSet& set : good_sets()) {
+    SCOPED_TRACE(set.name);
+    const LaunchedRank found = read(set.variables);
+    EXPECT_EQ(found.launcher, set.launcher);
+    EXPECT_EQ(found.rank, Rank(set.rank));
+    EXPECT_EQ(found.world_size, set.world_size);
+    EXPECT_EQ(found.local_rank, set.local_rank);
+    EXPECT_EQ(found.master_address, set.address);
+    EXPECT_FALSE(found.launcher_hosts_store);
+    if (set.port) {
+      EXPECT_EQ(found.master_port, *set.port);
+    } else if (set.world_size > 1) {
+      EXPECT_GE(found.master_port, 20000);
+      EXPECT_LT(found.master_port, 32000);
+    }
+  }
+}
+
+TEST(CommClusterEnvironment, IdentifiesJob) {
+  const LaunchedRank slurm = read(srun());
+  EXPECT_EQ(to_string(slurm), "Slurm job 4242, step 0: rank 2 of 3, store at node01:24242");
   // 20000 + (4242 + 997 * 9) mod 12000, and the older names of the variables.
   const LaunchedRank other = read(with(srun(), {{"SLURM_STEP_ID", ""},
                                                 {"SLURM_STEPID", "9"},
@@ -103,26 +174,18 @@ TEST(CommClusterEnvironment, ReadsSlurmStep) {
                                                 {"SLURM_STEP_NUM_TASKS", ""},
                                                 {"SLURM_NTASKS", ""}}));
   EXPECT_EQ(to_string(other), "Slurm job 4242, step 9: rank 2 of 3, store at node01:21215");
-  EXPECT_NE(other.job_identity, found.job_identity);
+  EXPECT_NE(other.job_identity, slurm.job_identity);
+
+  const LaunchedRank mpi = read(open_mpi());
+  EXPECT_EQ(mpi.job, "Open MPI job 716242945");
+  EXPECT_THAT(mpi.job_identity, HasSubstr("dd03fd74d788a21a"));
+  EXPECT_EQ(mpi.master_port, read(with(open_mpi(), {{"PMIX_NAMESPACE", ""}})).master_port);
+  EXPECT_NE(mpi.master_port, read(with(open_mpi(), {{"PMIX_NAMESPACE", "716242946"}})).master_port);
+
+  EXPECT_EQ(to_string(read(hydra())), "MPICH job of process 4711: rank 2 of 3, store at 127.0.0.1:24711");
 }
 
-TEST(CommClusterEnvironment, UsesLoopbackForSlurmStepOnOneNode) {
-  const LaunchedRank found =
-      read(with(srun(), {{"SLURM_STEP_NODELIST", "node02"}, {"SLURM_STEP_NUM_NODES", "1"}}));
-  EXPECT_EQ(found.master_address, "127.0.0.1");
-}
-
-TEST(CommClusterEnvironment, MasterVariablesOverrideDerivedAddress) {
-  const LaunchedRank address = read(with(srun(), {{"MASTER_ADDR", "head"}}));
-  EXPECT_EQ(address.master_address, "head");
-  EXPECT_EQ(address.master_port, 24242);
-  const LaunchedRank port = read(with(srun(), {{"MASTER_PORT", "5000"}, {"WORLD_SIZE", "3"}}));
-  EXPECT_EQ(port.launcher, LauncherKind::Slurm);
-  EXPECT_EQ(port.master_address, "node01");
-  EXPECT_EQ(port.master_port, 5000);
-}
-
-TEST(CommClusterEnvironment, ProgramInBatchScriptIsNoTask) {
+TEST(CommClusterEnvironment, ProgramInBatchScriptIsNotTask) {
   const LaunchedRank found = read(sbatch_script());
   EXPECT_EQ(found.launcher, LauncherKind::None);
   EXPECT_EQ(found.world_size, 1);
@@ -145,59 +208,6 @@ TEST(CommClusterEnvironment, CountsTasksOfAllocationWithoutTaskOption) {
   EXPECT_EQ(read(with(sbatch_script(), {{"SLURM_NTASKS", "1"}})).allocated_tasks, 1);
 }
 
-TEST(CommClusterEnvironment, SingleTaskOfSrunIsOneRank) {
-  const LaunchedRank found =
-      read(with(srun(), {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}));
-  EXPECT_EQ(found.launcher, LauncherKind::Slurm);
-  EXPECT_EQ(found.world_size, 1);
-  EXPECT_EQ(found.master_address, "");
-}
-
-TEST(CommClusterEnvironment, ReadsOpenMpi) {
-  const LaunchedRank found = read(open_mpi());
-  EXPECT_EQ(found.launcher, LauncherKind::OpenMpi);
-  EXPECT_EQ(found.rank, Rank(1));
-  EXPECT_EQ(found.world_size, 2);
-  EXPECT_EQ(found.local_rank, 1);
-  EXPECT_EQ(found.master_address, "127.0.0.1");
-  EXPECT_EQ(found.master_port, read(with(open_mpi(), {{"PMIX_NAMESPACE", ""}})).master_port);
-  EXPECT_NE(found.master_port, read(with(open_mpi(), {{"PMIX_NAMESPACE", "716242946"}})).master_port);
-  EXPECT_THAT(found.job_identity, HasSubstr("dd03fd74d788a21a"));
-  EXPECT_EQ(found.job, "Open MPI job 716242945");
-}
-
-TEST(CommClusterEnvironment, ReadsMpich) {
-  const LaunchedRank found = read(hydra());
-  EXPECT_EQ(found.launcher, LauncherKind::Mpich);
-  EXPECT_EQ(to_string(found), "MPICH job of process 4711: rank 2 of 3, store at 127.0.0.1:24711");
-  EXPECT_EQ(found.local_rank, 2);
-}
-
-TEST(CommClusterEnvironment, ReadsPmixWithGivenSize) {
-  const Variables pmix{{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-head-12@1"}};
-  EXPECT_THAT(error_of(pmix), AllOf(HasSubstr("PMIX_RANK"), HasSubstr("WORLD_SIZE")));
-  const LaunchedRank found = read(with(pmix, {{"WORLD_SIZE", "2"}, {"MASTER_ADDR", "head"}}));
-  EXPECT_EQ(found.launcher, LauncherKind::Pmix);
-  EXPECT_EQ(found.rank, Rank(1));
-  EXPECT_GE(found.master_port, 20000);
-  EXPECT_LT(found.master_port, 32000);
-  // `srun --mpi=pmix`.
-  const LaunchedRank slurm =
-      read(with(srun(), {{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.4242.0"}}));
-  EXPECT_EQ(slurm.launcher, LauncherKind::Slurm);
-}
-
-TEST(CommClusterEnvironment, MpirunOverSeveralMachinesNeedsMasterAddress) {
-  const Variables spread = with(open_mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
-  EXPECT_THAT(error_of(spread),
-              AllOf(HasSubstr("MASTER_ADDR is not set"), HasSubstr("mpirun -x MASTER_ADDR=")));
-  EXPECT_EQ(read(with(spread, {{"MASTER_ADDR", "head"}})).master_address, "head");
-  const Variables many = with(hydra(), {{"MPI_LOCALNRANKS", "1"}});
-  EXPECT_THAT(error_of(many), HasSubstr("MASTER_ADDR is not set"));
-  EXPECT_THAT(error_of(with(many, {{"MASTER_ADDR", "head"}})), HasSubstr("MASTER_PORT is not set"));
-  EXPECT_EQ(read(with(many, {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "77"}})).master_port, 77);
-}
-
 TEST(CommClusterEnvironment, CompleteTorchrunSetTakesPrecedence) {
   const Variables set{{"RANK", "5"}, {"WORLD_SIZE", "6"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "9"}};
   for (const Variables& outer : {srun(), sbatch_script(), open_mpi(), hydra()}) {
@@ -206,18 +216,6 @@ TEST(CommClusterEnvironment, CompleteTorchrunSetTakesPrecedence) {
     EXPECT_EQ(found.rank, Rank(5));
     EXPECT_EQ(found.world_size, 6);
   }
-}
-
-// mpirun in a Slurm job starts its daemons with srun, and the ranks inherit the variables of that step.
-TEST(CommClusterEnvironment, InnermostLauncherTakesPrecedence) {
-  EXPECT_EQ(read(with(srun(), open_mpi())).launcher, LauncherKind::OpenMpi);
-  const Variables proxy =
-      with(srun(), {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_NTASKS", "4"}});
-  EXPECT_EQ(read(with(proxy, hydra())).launcher, LauncherKind::Mpich);
-  // `srun --mpi=pmi2` sets PMI variables of its own.
-  const LaunchedRank pmi2 =
-      read(with(srun(), {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_JOBID", "4242.0"}}));
-  EXPECT_EQ(pmi2.launcher, LauncherKind::Slurm);
 }
 
 struct BadSet {
@@ -246,7 +244,11 @@ TEST(CommClusterEnvironment, IncompleteOrContradictingSetsAreErrors) {
       {with(open_mpi(), {{"OMPI_COMM_WORLD_RANK", "2"}}), {"OMPI_COMM_WORLD_RANK=2 is not less than"}},
       {with(hydra(), {{"PMI_SIZE", ""}}), {"not PMI_SIZE"}},
       {with(hydra(), {{"PMI_RANK", ""}}), {"not PMI_RANK"}},
-      {with(hydra(), {{"WORLD_SIZE", "2"}}), {"WORLD_SIZE=2 contradicts PMI_SIZE=3"}}};
+      {with(hydra(), {{"WORLD_SIZE", "2"}}), {"WORLD_SIZE=2 contradicts PMI_SIZE=3"}},
+      {pmix(), {"PMIX_RANK", "WORLD_SIZE"}},
+      {spread_open_mpi(), {"MASTER_ADDR is not set", "mpirun -x MASTER_ADDR="}},
+      {spread_hydra(), {"MASTER_ADDR is not set"}},
+      {with(spread_hydra(), {{"MASTER_ADDR", "head"}}), {"MASTER_PORT is not set"}}};
   for (const BadSet& set : sets)
     for (const std::string& part : set.parts) EXPECT_THAT(error_of(set.variables), HasSubstr(part));
 }

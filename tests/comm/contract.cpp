@@ -4,9 +4,11 @@
 #include "support/check.h"
 
 #include <penstock/base/error.h>
-#include <penstock/comm/flight_recorder.h>
+#include <penstock/comm/flight_record.h>
 
 #include <ATen/ATen.h>
+
+#include <thread>
 
 namespace penstock::test {
 namespace {
@@ -282,8 +284,31 @@ void several_collectives_at_once(comm::World& world) {
   CHECK_TENSORS(c, at::zeros(5));
 }
 
+// In each round, one rank enters the barrier last: after every other rank has told it that it is about to
+// enter. None of them may leave the barrier before that. The polls only give a wrong barrier time to be
+// noticed.
 void barriers(comm::World& world) {
-  for (int i = 0; i < 3; ++i) world.group().barrier();
+  constexpr int entering = 1, left = 2, polls = 2000;
+  const comm::Group& group = world.group();
+  for (int last = 0; last < group.size(); ++last) {
+    if (group.rank() != last) {
+      group.send(at::ones(1), last, entering);
+      group.barrier();
+      group.send(at::ones(1), last, left);
+      continue;
+    }
+    std::vector<comm::Work> departures;
+    for (int rank = 0; rank < group.size(); ++rank)
+      if (rank != last) departures.push_back(group.irecv(at::empty(1), rank, left));
+    for (int rank = 0; rank < group.size(); ++rank)
+      if (rank != last) group.recv(at::empty(1), rank, entering);
+    for (int poll = 0; poll < polls; ++poll) {
+      for (comm::Work& departure : departures) CHECK_THAT(!departure.done());
+      std::this_thread::yield();
+    }
+    group.barrier();
+    for (comm::Work& departure : departures) departure.wait();
+  }
 }
 
 void splits(comm::World& world) {
@@ -368,7 +393,7 @@ void bad_arguments_are_refused_here(comm::World& world) {
 
 void operations_are_recorded(comm::World& world) {
   world.group().barrier();
-  const auto records = world.flight_recorder().records();
+  const auto records = world.flight_records();
   CHECK_THAT(!records.empty());
   CHECK_SAME(std::string(records.back().op), std::string("barrier"));
   CHECK_THAT(records.back().finished >= records.back().started);

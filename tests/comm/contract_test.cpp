@@ -15,7 +15,7 @@ namespace {
 
 class CommThreadContract : public ::testing::TestWithParam<std::tuple<int, ContractCase>> {};
 
-TEST_P(CommThreadContract, Holds) {
+TEST_P(CommThreadContract, PassesContractSuite) {
   const auto& [ranks, contract] = GetParam();
   comm::run_thread_ranks(ranks, contract.run);
 }
@@ -41,13 +41,14 @@ const RankFunction contract_ranks("contract", [] {
 
 class CommGlooContract : public ::testing::TestWithParam<int> {};
 
-TEST_P(CommGlooContract, Holds) {
+TEST_P(CommGlooContract, PassesContractSuite) {
   const RanksOutcome outcome = run_process_ranks("contract", GetParam());
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.size(), contract_cases().size()) << outcome.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CommGlooContract, ::testing::Values(1, 2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, CommGlooContract, ::testing::Values(1, 2, 3, 4),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace penstock::test

@@ -51,12 +51,12 @@ std::optional<Learned> learned(const std::vector<std::string>& lines) {
   return std::nullopt;
 }
 
-// 5 s are documented; a busy machine with 2 cores gets some room.
+// 5 s is documented; a busy machine with 2 cores gets some room.
 constexpr double kPromise = 5.0;
 constexpr double kRoom = 5.0;
 
 //! Runs every operation in turn, forever.
-[[noreturn]] void work_for_ever(comm::World& world) {
+[[noreturn]] void work_forever(comm::World& world) {
   const comm::Group& group = world.group();
   const int n = group.size(), me = group.rank();
   const at::Tensor mine = at::ones(500), got = at::empty(500), large = at::ones(100'000);
@@ -74,7 +74,7 @@ constexpr double kRoom = 5.0;
 const RankFunction loop_ranks("loop", [] {
   comm::World world = comm::init();
   try {
-    work_for_ever(world);
+    work_forever(world);
   } catch (const PeerFailed& e) {
     return report(e);
   }
@@ -93,7 +93,7 @@ void kill_one(unsigned seed, double& slowest) {
   double killed_at = 0;
   RanksOptions options;
   options.on_start = [&](const std::vector<pid_t>& started) { pids = started; };
-  options.on_line = [&](Rank rank, bool, std::string_view) {
+  options.on_line = [&](Rank rank, comm::OutputStream, std::string_view) {
     if (rank.value != watched || --lines_left != 0) return;
     killed_at = seconds_now();
     kill(pids[static_cast<std::size_t>(victim)], SIGKILL);

@@ -1,7 +1,7 @@
 // The flight recorder keeps the last operations, and a set of dumps shows which rank did not join.
-#include "comm/failure/flight_summary.h"
+#include "comm/failure/flight_recorder.h"
 
-#include <penstock/comm/flight_recorder.h>
+#include "comm/failure/flight_summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

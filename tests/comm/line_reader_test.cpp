@@ -89,7 +89,7 @@ TEST(CommLineReader, LimitsLineLength) {
   const std::vector<std::string> pieces(1024, std::string(65536, 'x'));
   const Lines lines = lines_of(pieces);
   EXPECT_EQ(lines.size(), 64U);
-  for (const std::string& line : lines) EXPECT_EQ(line.size(), LineReader::kLongest);
+  for (const std::string& line : lines) EXPECT_EQ(line.size(), LineReader::kMaxLineBytes);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ TEST(CommNodeList, ExpandsEverySyntax) {
   EXPECT_THAT(expand_node_list("a-1,[4-5]"), ElementsAre("a-1", "4", "5"));
 }
 
-TEST(CommNodeList, RefusesOtherText) {
+TEST(CommNodeList, RejectsInvalidLists) {
   for (const char* const text : {"",
                                  ",",
                                  "a,",
@@ -121,7 +121,7 @@ TEST(CommNodeList, MatchesRandomLists) {
 }
 
 // Any text gives names or a UsageError.
-TEST(CommNodeList, AcceptsOrRefusesRandomEdits) {
+TEST(CommNodeList, AcceptsOrRejectsRandomEdits) {
   int accepted = 0;
   for (unsigned seed = 1; seed <= 5000; ++seed) {
     std::mt19937 random(seed);

@@ -53,13 +53,15 @@ TEST(CommJobSecret, CanBeReadFromFile) {
   const auto problem = [&](const char* name) {
     try {
       return JobSecret::from_file(dir / name).text();
-    } catch (const UsageError& e) {
+    } catch (const Error& e) {
       return e.message();
     }
   };
   EXPECT_THAT(problem("short"), HasSubstr("must have 16 to 4096 bytes"));
   EXPECT_THAT(problem("long"), HasSubstr("must have 16 to 4096 bytes"));
   EXPECT_THAT(problem("absent"), HasSubstr("cannot be read"));
+  EXPECT_THROW(JobSecret::from_file(dir / "absent"), StorageError);
+  EXPECT_THROW(JobSecret::from_file(dir / "short"), UsageError);
 }
 
 TEST(CommJobSecret, HidesStoreKeyNames) {

@@ -49,16 +49,6 @@ TEST(CommWork, RunsFunctionsInOrder) {
     work.then([&] { seen.add_(1); });
     work.wait();
     CHECK_TENSORS(mean, at::full({4}, 1.5F));
-    work = group.iall_reduce(at::ones({4}));
-    const bool ended = work.done();
-    if (!ended) {  // the reaper waits now; a function that is added could be lost
-      try {
-        work.then([] {});
-        throw std::logic_error("`then` after `done` was accepted");
-      } catch (const UsageError&) {
-      }
-    }
-    work.wait();
     CHECK_TENSORS(seen, at::full({4}, 2.5F));
     const at::Tensor shard = at::zeros({2});
     work = group.ireduce_scatter_into(shard, at::full({4}, value), ReduceOp::Avg);
@@ -67,6 +57,32 @@ TEST(CommWork, RunsFunctionsInOrder) {
     work.wait();
     CHECK_TENSORS(shard, at::full({2}, 1.5F));
     CHECK_THAT(called);
+  });
+}
+
+// After `done`, the reaper waits for the operation, and a function that is added could be lost.
+TEST(CommWork, RefusesFunctionAfterDone) {
+  run_thread_ranks(2, [](World& world) {
+    const Group& group = world.group();
+    const at::Tensor start = at::zeros({1}), value = at::full({4}, 3.0F);
+    if (world.rank().value == 1) {  // sends only when rank 0 has seen the pending receive
+      group.recv(start, 0);
+      group.send(value, 0);
+      return;
+    }
+    const at::Tensor received = at::zeros({4});
+    Work work = group.irecv(received, 1);
+    CHECK_THAT(!work.done());
+    bool refused = false;
+    try {
+      work.then([] {});
+    } catch (const UsageError&) {
+      refused = true;
+    }
+    group.send(start, 1);
+    work.wait();
+    CHECK_THAT(refused);
+    CHECK_TENSORS(received, value);
   });
 }
 

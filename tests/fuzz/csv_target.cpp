@@ -20,7 +20,7 @@ const char* check_csv(std::string_view bytes) {
   std::istringstream again(printed);
   const schedule::ScheduleFile reread = schedule::read_csv(again);
   if (to_csv(reread.schedule()) != printed) return "printing and reading again gives another text";
-  if (reread.placement.stages() != file.placement.stages()) return "reading again gives other stages";
+  if (reread.placement.num_stages() != file.placement.num_stages()) return "reading again gives other stages";
 
   const schedule::Verdict verdict = file.validate();
   if (!verdict.valid()) return nullptr;

@@ -52,7 +52,7 @@ std::vector<std::string> cost_seeds() {
   return {file_content(std::string(PENSTOCK_SOURCE_DIR) + "/examples/costs.toml")};
 }
 
-constexpr std::array list = {
+constexpr std::array kTargets = {
     Target{"csv", check_csv, nullptr,
            "0F0 1B0 0I0 0W0 SEND_F RECV_B ( ) ; OVERLAP_F_B , \n UNSHARD RESHARD REDUCE_GRAD \xff 2"},
     Target{"costs", check_costs, cost_seeds,
@@ -70,7 +70,7 @@ constexpr std::array list = {
 }  // namespace
 
 std::span<const Target> targets() {
-  return list;
+  return kTargets;
 }
 
 }  // namespace penstock::fuzz

@@ -6,6 +6,7 @@
 #include "checkpoint/commit/manifest.h"
 #include "checkpoint/safetensors/header.h"
 #include "comm/failure/failure.h"
+#include "comm/failure/flight_recorder.h"
 #include "comm/failure/flight_summary.h"
 #include "comm/failure/sockets.h"
 #include "fuzz/targets.h"
@@ -13,7 +14,6 @@
 #include "value/serialize.h"
 
 #include <penstock/base/error.h>
-#include <penstock/comm/flight_recorder.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
 
@@ -197,13 +197,13 @@ std::string tests(const std::string& path) {
   return std::string(PENSTOCK_SOURCE_DIR) + "/tests/" + path;
 }
 
-constexpr std::array small_archives = {"graph/archives/mlp.pt2", "graph/archives/mixed.pt2",
+constexpr std::array kSmallArchives = {"graph/archives/mlp.pt2", "graph/archives/mixed.pt2",
                                        "graph/archives/gru.pt2", "graph/archives/overlap.pt2",
                                        "graph/archives/marked.pt2"};
 
 std::vector<std::string> archive_seeds() {
   std::vector<std::string> seeds;
-  for (const char* name : small_archives) seeds.push_back(file_content(tests(name)));
+  for (const char* name : kSmallArchives) seeds.push_back(file_content(tests(name)));
   return seeds;
 }
 
@@ -222,7 +222,7 @@ std::string index_text(const ZipFile& zip) {
 
 std::vector<std::string> program_seeds() {
   std::vector<std::string> seeds;
-  for (const char* name : small_archives) {
+  for (const char* name : kSmallArchives) {
     const ZipFile zip(tests(name));
     const auto program = zip.read("models/model.json");
     seeds.push_back(index_text(zip) + '\0');
@@ -233,7 +233,7 @@ std::vector<std::string> program_seeds() {
 
 std::vector<std::string> graph_seeds() {
   std::vector<std::string> seeds;
-  for (const char* name : small_archives) seeds.push_back(to_string(graph::Pt2Archive(tests(name)).graph()));
+  for (const char* name : kSmallArchives) seeds.push_back(to_string(graph::Pt2Archive(tests(name)).graph()));
   return seeds;
 }
 
@@ -284,15 +284,15 @@ std::vector<std::string> monitor_seeds() {
           "host|99999999999", "host|-1"};
 }
 
-constexpr const char* json_words =
+constexpr const char* kJsonWords =
     "{ } [ ] : , \" \\u0000 null true -1 1e308 18446744073709551615 9223372036854775807 as_int as_expr "
     "as_name as_tensor "
     "as_none as_ints as_graph shape lengths offsets flat name kind dtype F32 pieces [[[[[[[[ {\"a\":";
-constexpr std::array list = {
-    Target{"json", check_json, manifest_seeds, json_words},
-    Target{"safetensors", check_safetensors, safetensors_seeds, json_words},
-    Target{"manifest", check_manifest, manifest_seeds, json_words},
-    Target{"program", check_program, program_seeds, json_words},
+constexpr std::array kTargets = {
+    Target{"json", check_json, manifest_seeds, kJsonWords},
+    Target{"safetensors", check_safetensors, safetensors_seeds, kJsonWords},
+    Target{"manifest", check_manifest, manifest_seeds, kJsonWords},
+    Target{"program", check_program, program_seeds, kJsonWords},
     Target{"archive", check_archive, archive_seeds,
            "PK\x03\x04 PK\x01\x02 PK\x05\x06 PK\x06\x06 PK\x06\x07 \xff\xff\xff\xff / data/weights/"},
     Target{"graph", check_graph_text, graph_seeds,
@@ -301,14 +301,14 @@ constexpr std::array list = {
            "write <- no_grad autocast pipe_split _ -1 9223372036854775807 1e308 \\u0000"},
     Target{"message", check_message, message_seeds,
            "\xa1 \x01 \x02 \x03 \x04 \xff\xff\xff\xff\x0f \x80 \x7f"},
-    Target{"flight", check_flight, flight_seeds, json_words},
+    Target{"flight", check_flight, flight_seeds, kJsonWords},
     Target{"monitor", check_monitor, monitor_seeds, "| : - 0 65536 99999999999 :: \xff"},
 };
 
 }  // namespace
 
 std::span<const Target> targets() {
-  return list;
+  return kTargets;
 }
 
 }  // namespace penstock::fuzz

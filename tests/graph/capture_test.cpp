@@ -1,8 +1,10 @@
 // Captured C++ models compared with eager: outputs, gradients and buffers, bitwise, unsplit and in stages;
-// and forwards that must be rejected.
+// and `forward` functions that must be rejected.
 #include "capture_models.h"
 #include "graph/run/interpreter.h"
 #include "stage_runner.h"
+#include "support/error_message.h"
+#include "support/same_bits.h"
 #include "tensor_file.h"
 #include "unsplit_model.h"
 
@@ -313,13 +315,8 @@ TEST(GraphCapture, UsesNoMoreMemoryThanEager) {
   }
 }
 
-std::string complaint(const ForwardFunction& forward, const ModelTensors& model = {}) {
-  try {
-    capture(forward, model, {torch::ones({4})});
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "accepted";
+std::string capture_error(const ForwardFunction& forward, const ModelTensors& model = {}) {
+  return test::error_message<UsageError>([&] { capture(forward, model, {torch::ones({4})}); });
 }
 
 struct Twice : torch::autograd::Function<Twice> {
@@ -331,13 +328,13 @@ struct Twice : torch::autograd::Function<Twice> {
 };
 
 TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
-  EXPECT_THAT(complaint([](const value::Args& args, const value::Kwargs&) {
+  EXPECT_THAT(capture_error([](const value::Args& args, const value::Kwargs&) {
                 const ModuleScope scope("gate");
                 const auto x = args[0].toTensor();
                 return IValue(x.sum().item<float>() > 0 ? x : -x);
               }),
               testing::AllOf(HasSubstr("aten::item of module gate"), HasSubstr("torch::where")));
-  EXPECT_THAT(complaint([](const value::Args& args, const value::Kwargs&) {
+  EXPECT_THAT(capture_error([](const value::Args& args, const value::Kwargs&) {
                 return IValue(args[0].toTensor().sum().is_nonzero() ? args[0] : IValue(1));
               }),
               HasSubstr("aten::is_nonzero"));
@@ -347,7 +344,7 @@ TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
     const ModuleScope scope("scaled");
     return IValue((args[0].toTensor() * weight).data() * 2);
   };
-  EXPECT_THAT(complaint(data, model),
+  EXPECT_THAT(capture_error(data, model),
               testing::AllOf(HasSubstr("shares memory"), HasSubstr("aten::mul.Scalar of module scaled"),
                              HasSubstr("hint: use detach() instead of data()")));
   const ForwardFunction custom = [&](const value::Args& args, const value::Kwargs&) {
@@ -355,15 +352,15 @@ TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
     return IValue(Twice::apply(args[0].toTensor() * weight) + 1);
   };
   EXPECT_THAT(
-      complaint(custom, model),
+      capture_error(custom, model),
       testing::AllOf(HasSubstr("custom autograd function"), HasSubstr("aten::add.Scalar of module twice"),
                      HasSubstr("hint: register it as an operator with an autograd kernel")));
   EXPECT_THAT(
-      complaint([&](const value::Args& args,
-                    const value::Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },
-                model),
+      capture_error([&](const value::Args& args,
+                        const value::Kwargs&) { return IValue(Twice::apply(args[0].toTensor() * weight)); },
+                    model),
       HasSubstr("custom autograd function"));
-  EXPECT_THAT(complaint([&](const value::Args& args, const value::Kwargs&) {
+  EXPECT_THAT(capture_error([&](const value::Args& args, const value::Kwargs&) {
                 return IValue(args[0].toTensor() * weight);
               }),
               HasSubstr("register_parameter"));
@@ -374,14 +371,14 @@ TEST(GraphCapture, RejectsForwardsThatCannotBeCaptured) {
     x.set_(other);
     return IValue(x);
   };
-  EXPECT_THAT(complaint(replaced),
+  EXPECT_THAT(capture_error(replaced),
               testing::AllOf(HasSubstr("aten::set_"), HasSubstr("of module swap"), HasSubstr("copy_()")));
   // Without a module scope, the error names the preceding operator.
   const ForwardFunction unguarded = [&](const value::Args& args, const value::Kwargs&) {
     return IValue((args[0].toTensor() * weight).sum().item<float>() > 0 ? 1 : 2);
   };
   const ModelTensors nested{.parameters = {{"head.scale.w", weight}}, .buffers = {}};
-  EXPECT_THAT(complaint(unguarded, nested), HasSubstr("aten::item after module head.scale"));
+  EXPECT_THAT(capture_error(unguarded, nested), HasSubstr("aten::item after module head.scale"));
 }
 
 }  // namespace

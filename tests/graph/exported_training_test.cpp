@@ -1,4 +1,5 @@
 // Models that C++ loads and trains, compared bitwise with the same training in Python on this machine.
+#include "support/same_bits.h"
 #include "trained_models.h"
 
 #include <penstock/load_module.h>
@@ -78,7 +79,7 @@ TEST(GraphExportedTraining, IsBitwiseEqualToPython) {
   }
 }
 
-TEST(GraphExportedTraining, NamesAreThoseOfPython) {
+TEST(GraphExportedTraining, NamesMatchPython) {
   SKIP_WITHOUT_PYTHON();
   for (const std::string& name : kModels) {
     SCOPED_TRACE(name);
@@ -90,7 +91,7 @@ TEST(GraphExportedTraining, NamesAreThoseOfPython) {
   }
 }
 
-TEST(GraphExportedTraining, EvaluationModeIsThatOfPython) {
+TEST(GraphExportedTraining, EvaluationModeMatchesPython) {
   SKIP_WITHOUT_PYTHON();
   at::set_num_threads(1);
   for (const std::string name : {"resnet", "bert_dropout"}) {

@@ -43,17 +43,17 @@ void expect_fine_tuning(const std::string& name, const std::vector<std::string>&
   EXPECT_GT(slurp(folder / "out.pt").size(), 1000U);
 }
 
-TEST(GraphFineTuneExample, FineTunesAResNet) {
+TEST(GraphFineTuneExample, FineTunesResNet) {
   SKIP_WITHOUT_PYTHON();
   expect_fine_tuning("resnet", {"x"}, 4);
 }
 
-TEST(GraphFineTuneExample, FineTunesAnEncoder) {
+TEST(GraphFineTuneExample, FineTunesEncoder) {
   SKIP_WITHOUT_PYTHON();
   expect_fine_tuning("bert_dropout", {"tokens", "mask"}, 19);
 }
 
-TEST(GraphFineTuneExample, ReportsAMissingModel) {
+TEST(GraphFineTuneExample, ReportsMissingModel) {
   const Outcome outcome = run_program({PENSTOCK_EXAMPLE, "missing.pt2", "missing.safetensors"});
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.err, testing::HasSubstr("'missing.pt2' does not exist"));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "support/python.h"
+#include "support/same_bits.h"
 #include "tensor_file.h"
 
 #include <penstock/graph/graph_module.h>
@@ -23,7 +24,7 @@ inline std::vector<c10::IValue> inputs_of(const graph::Graph& graph,
   std::vector<c10::IValue> leaves;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto it = tensors.find(run + "in." + std::to_string(i));
-    leaves.push_back(it != tensors.end() ? c10::IValue(it->second) : *graph.inputs[i].baked);
+    leaves.push_back(it != tensors.end() ? c10::IValue(it->second) : *graph.inputs[i].constant);
   }
   return leaves;
 }

@@ -2,6 +2,7 @@
 #include "graph/passes/passes.h"
 #include "graph/run/node_profile.h"
 #include "python_reference.h"
+#include "support/same_bits.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -15,11 +16,11 @@ using c10::IValue;
 using test::archive;
 using ::testing::HasSubstr;
 
-const std::vector<std::string> names{"mlp",  "gpt",   "convnet", "mixed", "lstm",
-                                     "gpt2", "llama", "bert",    "t5",    "vit"};
+const std::vector<std::string> kModels{"mlp",  "gpt",   "convnet", "mixed", "lstm",
+                                       "gpt2", "llama", "bert",    "t5",    "vit"};
 
 TEST(GraphShapes, MatchPythonForExportedInputs) {
-  for (const std::string& name : names) {
+  for (const std::string& name : kModels) {
     SCOPED_TRACE(name);
     const Pt2Archive file(archive(name + ".pt2"));
     const Graph& graph = file.graph();

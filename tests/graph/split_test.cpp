@@ -25,7 +25,6 @@ using c10::IValue;
 using test::archive;
 using test::expect_equal;
 using test::expect_partition;
-using test::same_bits;
 using test::UnsplitModel;
 using testing::HasSubstr;
 
@@ -201,7 +200,7 @@ TEST(GraphSplit, RejectsSplitThroughMemoryWrittenLater) {
 })");
   for (const std::size_t position : {1, 2, 3, 6}) {
     EXPECT_THROW(split_graph(graph, {position}), UsageError) << position;
-    EXPECT_NE(why_not_splittable(graph, position), "") << position;
+    EXPECT_TRUE(why_not_splittable(graph, position)) << position;
   }
   for (const std::size_t position : {4, 5})
     EXPECT_EQ(split_graph(graph, {position}).stages.size(), 2U) << position;

@@ -1,5 +1,5 @@
 // Runs stage graphs one after the other, detached from each other as if on different ranks, and their
-// backwards in reverse order.
+// backward passes in reverse order.
 #pragma once
 
 #include <penstock/graph/graph_module.h>

@@ -36,13 +36,6 @@ inline std::map<std::string, at::Tensor> read_tensors(const std::string& path) {
   return tensors;
 }
 
-//! Bitwise equality, including NaN.
-inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
-  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
-}
-
 inline std::string archive(const std::string& name) {
   std::string path = PENSTOCK_SOURCE_DIR "/tests/graph/archives/";
   return path.append(name);

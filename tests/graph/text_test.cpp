@@ -1,6 +1,7 @@
 // The text format of graphs: golden output, round trips, and strict errors.
 #include "graph/passes/passes.h"
 #include "graph/run/interpreter.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -12,7 +13,7 @@
 namespace penstock::graph {
 namespace {
 
-const std::string golden = R"(graph {
+const std::string kGolden = R"(graph {
   inputs ((%x : float32["s0"=3, 4], %flag : bool = True), {"mask": %mask : bool[4]})
   symbol "s0" from 2 to None
   param %w : float32[4, 4] = "l.weight", "m.weight"
@@ -29,7 +30,7 @@ const std::string golden = R"(graph {
 )";
 
 std::string without_keywords() {
-  std::string text = golden;
+  std::string text = kGolden;
   text.replace(text.find("dtype=float64"), 13, "float64, strided, device(\"cpu\"), False");
   return text;
 }
@@ -52,26 +53,21 @@ TEST(GraphText, RunsParsedGraph) {
 }
 
 TEST(GraphText, ReportsPositionOfErrors) {
-  const auto complaint = [](const std::string& from, const std::string& to) {
+  const auto parse_error = [](const std::string& from, const std::string& to) {
     std::string text = without_keywords();
     const std::size_t at = text.find(from);
     text.replace(at, from.size(), to);
-    try {
-      parse_graph(text);
-    } catch (const ParseError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return test::error_message<ParseError>([&] { parse_graph(text); });
   };
   using testing::HasSubstr;
-  EXPECT_THAT(complaint("%x, %w, %b", "%q, %w, %b"),
+  EXPECT_THAT(parse_error("%x, %w, %b", "%q, %w, %b"),
               HasSubstr("line 6, column 21: %q is read before it is defined"));
-  EXPECT_THAT(complaint("aten::linear", "aten::linaer"), HasSubstr("unknown operator aten::linaer"));
-  EXPECT_THAT(complaint("2, -1", "\"two\", -1"), HasSubstr("not of type int"));
-  EXPECT_THAT(complaint("scalar::mul", "scalar::mull"), HasSubstr("unknown scalar operator"));
-  EXPECT_THAT(complaint("%y = aten::linear(%x, %w, %b)", "%y = aten::linear(%x)"), HasSubstr("arguments"));
-  EXPECT_THAT(complaint("%m : int = ", "%n : int = "), HasSubstr("defined twice"));
-  EXPECT_THAT(complaint("\n}\n", "\n} more\n"), HasSubstr("after the end"));
+  EXPECT_THAT(parse_error("aten::linear", "aten::linaer"), HasSubstr("unknown operator aten::linaer"));
+  EXPECT_THAT(parse_error("2, -1", "\"two\", -1"), HasSubstr("not of type int"));
+  EXPECT_THAT(parse_error("scalar::mul", "scalar::mull"), HasSubstr("unknown scalar operator"));
+  EXPECT_THAT(parse_error("%y = aten::linear(%x, %w, %b)", "%y = aten::linear(%x)"), HasSubstr("arguments"));
+  EXPECT_THAT(parse_error("%m : int = ", "%n : int = "), HasSubstr("defined twice"));
+  EXPECT_THAT(parse_error("\n}\n", "\n} more\n"), HasSubstr("after the end"));
 }
 
 TEST(GraphText, RejectsEveryTruncation) {

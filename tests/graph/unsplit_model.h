@@ -2,6 +2,7 @@
 #pragma once
 
 #include "stage_runner.h"
+#include "support/same_bits.h"
 #include "tensor_file.h"
 
 #include <penstock/graph/pt2.h>
@@ -20,7 +21,7 @@ struct UnsplitModel {
     const graph::Graph& graph = file.graph();
     for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
       const auto it = expected.find("r0.in." + std::to_string(i));
-      inputs.push_back(it != expected.end() ? c10::IValue(it->second) : *graph.inputs[i].baked);
+      inputs.push_back(it != expected.end() ? c10::IValue(it->second) : *graph.inputs[i].constant);
     }
     const std::vector<at::Tensor> loaded = file.load(graph.slots);
     for (std::size_t i = 0; i < loaded.size(); ++i)

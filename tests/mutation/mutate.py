@@ -160,7 +160,7 @@ class Bench:
 
     def __init__(self, programs):
         self.programs = programs
-        options = ["-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DCMAKE_BUILD_TYPE=Release", "-DPENSTOCK_TORCH_SIDE=OFF",
+        options = ["-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DCMAKE_BUILD_TYPE=Release", "-DPENSTOCK_TORCH_SIDE=OFF", "-DPENSTOCK_UNITY=OFF",
                    "-DPENSTOCK_BENCH=OFF", "-DPENSTOCK_EXAMPLES=OFF", "-DPENSTOCK_INSTALL=OFF"]
         checked(["cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options])
         checked(["ninja", "-C", BUILD, "-j", os.environ.get("PENSTOCK_JOBS", "1"), "penstock_tool", *programs])

@@ -51,7 +51,7 @@ TEST(ParallelBitwise, TwoReplicasMatchTwoProcessesInEverySchedule) {
         if (kind == Kind::Frozen && row.stages_per_rank == 2 && data == Data::Replicated) continue;  // enough
         SCOPED_TRACE(row.text() + ", " + text(kind) + ", " + text(data));
         ++runs;
-        // LoopedBFS runs its backwards from the last microbatch to the first.
+        // LoopedBFS runs its backward passes from the last microbatch to the first.
         const Tensors& want = means.at(row.schedule == schedule::ScheduleKind::LoopedBFS);
         EXPECT_NO_THROW(comm::run_thread_ranks(4, [&](comm::World& world) {
           const ThreeAxisGpt rank(world, {.pp = 2, .dp = 2}, row.schedule, row.stages_per_rank, kind, data);

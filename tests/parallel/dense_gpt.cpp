@@ -4,7 +4,7 @@
 #include "parallel/agreement.h"
 #include "support/check.h"
 
-#include <penstock/comm/flight_recorder.h>
+#include <penstock/comm/flight_record.h>
 
 #include <algorithm>
 
@@ -81,13 +81,13 @@ void expect_near(const std::string& what, const std::vector<value::NamedTensor>&
 }
 
 Traffic::Traffic(const comm::World& world) : world_(world), from_(0) {
-  const auto records = world.flight_recorder().records();
+  const auto records = world.flight_records();
   if (!records.empty()) from_ = records.back().number;
 }
 
 Traffic::Sum Traffic::of(const std::string& op) const {
   Sum sum;
-  for (const comm::FlightRecord& record : world_.flight_recorder().records()) {
+  for (const comm::FlightRecord& record : world_.flight_records()) {
     if (record.number <= from_ || op != record.op) continue;
     ++sum.count;
     sum.bytes += record.bytes;

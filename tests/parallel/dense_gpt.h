@@ -19,7 +19,7 @@ struct DenseGpt {
 
 constexpr int kGptSteps = 3, kGptRows = 8;
 
-//! Trains with AdamW on batches of kGptRows rows, each split into `parts` backwards.
+//! Trains with AdamW on batches of kGptRows rows, each split into `parts` backward passes.
 DenseGpt run_dense_gpt(Variant variant, int parts = 1);
 
 //! The parameters for an optimizer: tied ones must not be updated twice.

@@ -112,7 +112,7 @@ TEST(ParallelExportedModule, DistributedDataParallelMatchesDenseTraining) {
       const torch::NoGradGuard no_grad;
       model->parameters()[0].add_(1);
     }
-    DistributedDataParallel ddp(model.ptr(), world.group());
+    DistributedDataParallel ddp(model, world.group());
     const std::vector<double> losses =
         train(batches, model->parameters(), world.rank().value, 2,
               [&](const at::Tensor& x) { return logits_in(ddp.forward(Args{x})); });
@@ -175,7 +175,7 @@ TEST(ParallelExportedModule, ParallelizedModuleMatchesDenseTraining) {
   }
 }
 
-TEST(ParallelExportedModule, RefusesAPlanWithoutAChange) {
+TEST(ParallelExportedModule, RejectsPlanWithUnmatchedPattern) {
   on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
     ExportedModule model = load_module(kTransformer);
     const std::string message = error_message<UsageError>([&] {
@@ -187,7 +187,7 @@ TEST(ParallelExportedModule, RefusesAPlanWithoutAChange) {
   });
 }
 
-TEST(ParallelExportedModule, IsAPipelineStage) {
+TEST(ParallelExportedModule, WorksAsPipelineStage) {
   const Batches batches;
   const DenseRun dense = dense_run(batches);
   run_thread_ranks(1, [&](World& world) {
@@ -217,7 +217,7 @@ TEST(ParallelExportedModule, WrappersPassTensorsAndKeywords) {
     const at::Tensor x = torch::linspace(-1, 1, 18).view({3, 6});
     const at::Tensor expected = model(x);
     CHECK_TENSORS(call(model, x), expected);
-    DistributedDataParallel ddp(model.ptr(), world.group());
+    DistributedDataParallel ddp(model, world.group());
     CHECK_TENSORS(ddp.forward(x), expected);
   });
   ExportedModule mixed = load_module(archives + "mixed.pt2");  // forward(x, flag, *, other)

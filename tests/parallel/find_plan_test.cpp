@@ -86,7 +86,7 @@ TEST(ParallelFindPlan, RealArchitecturesMatchUnshardedModel) {
     std::vector<c10::IValue> inputs;
     for (std::size_t i = 0; i < file.graph().inputs.size(); ++i) {
       const auto it = tensors.find("r0.in." + std::to_string(i));
-      inputs.push_back(it != tensors.end() ? c10::IValue(it->second) : *file.graph().inputs[i].baked);
+      inputs.push_back(it != tensors.end() ? c10::IValue(it->second) : *file.graph().inputs[i].constant);
     }
     const graph::Graph graph = without_dropout(file.graph());
     graph::GraphModule dense(graph, file.load(graph.slots));

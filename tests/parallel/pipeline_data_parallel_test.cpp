@@ -284,9 +284,9 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
       runtime::PipelineOptions options = options_of(model, parallel, *place);
       int weights = 0;
       options.custom[schedule::ActionKind::BackwardWeight] = [&](const schedule::Action&,
-                                                                 const std::function<void()>& usual) {
+                                                                 const std::function<void()>& run_default) {
         if (++weights == 3 && world.rank().value == 1) throw std::runtime_error("broken on purpose");
-        usual();
+        run_default();
       };
       runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options)
           .step(replica_batch(model.batch(16), place->replica, 2));

@@ -184,7 +184,7 @@ TEST(ParallelShardedRows, RejectTargetsOfOtherPlacements) {
   }
 }
 
-TEST(ParallelShardedRows, KeepTheirPlacementsIfShapesAreStatic) {
+TEST(ParallelShardedRows, KeepPlacementsWithStaticShapes) {
   on_mesh({2, 2}, [](const tensor::DeviceMesh& mesh) {
     const tensor::DeviceMesh tp = mesh["y"];
     const runtime::StageFunction forward = [](const value::Args& args, const value::Kwargs&) {
@@ -213,7 +213,7 @@ TEST(ParallelShardedRows, KeepTheirPlacementsIfShapesAreStatic) {
 }
 
 // Outputs have the row order of the batch, whatever the placements of the batch and of the outputs.
-TEST(ParallelShardedRows, MergeInTheOrderOfTheBatch) {
+TEST(ParallelShardedRows, MergeInBatchOrder) {
   using Make = std::function<at::Tensor(const at::Tensor&, const tensor::DeviceMesh&)>;
   const auto placed = [](const tensor::AxisPlacement& placement) -> Make {
     return [placement](const at::Tensor& y, const tensor::DeviceMesh& mesh) {

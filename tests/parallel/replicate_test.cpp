@@ -41,7 +41,7 @@ std::uint64_t gradient_bytes(const torch::nn::Module& module, std::size_t of_eac
 void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, int parts) {
   SmallGpt model(variant, 2,
                  world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
-  parallel::DistributedDataParallel ddp(model.ptr(), world.group(), small_buckets());
+  parallel::DistributedDataParallel ddp(model, world.group(), small_buckets());
   torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   for (int step = 0; step < kGptSteps; ++step) {
     const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());

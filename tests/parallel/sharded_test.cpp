@@ -152,29 +152,29 @@ std::int64_t elements_of(const std::vector<at::Tensor>& parameters) {
 }
 
 TEST(ParallelShardedModel, SendsExpectedBytesPerUnit) {
-  constexpr int kLayers = 3, kRanks = 4;
+  constexpr int layers = 3, ranks = 4;
   for (const bool reshard : {true, false}) {
-    comm::run_thread_ranks(kRanks, [&](comm::World& world) {
-      SmallGpt model(Variant::Plain, kLayers);
-      const auto padded = [](std::int64_t n) { return (n + kRanks - 1) / kRanks * kRanks; };
+    comm::run_thread_ranks(ranks, [&](comm::World& world) {
+      SmallGpt model(Variant::Plain, layers);
+      const auto padded = [](std::int64_t n) { return (n + ranks - 1) / ranks * ranks; };
       const std::int64_t block = padded(elements_of(model->blocks[0]->parameters()));
       const std::int64_t root =
-          padded(elements_of(model->parameters()) - kLayers * elements_of(model->blocks[0]->parameters()));
+          padded(elements_of(model->parameters()) - layers * elements_of(model->blocks[0]->parameters()));
       parallel::ShardOptions options;
       options.reshard_after_forward = reshard;
       parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
       for (int step = 0; step < 2; ++step) {
         const Traffic traffic(world);
-        const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, kRanks);
+        const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, ranks);
         loss_of(runtime::call(model, own.inputs), own.targets).backward();
         // Each unit is gathered for its forward, and again for its backward, except the last one, which stays
         // gathered, and the root.
-        const int gathers = kLayers + (reshard ? kLayers - 1 : 0);
+        const int gathers = layers + (reshard ? layers - 1 : 0);
         CHECK_SAME(traffic.of("all_gather").count, gathers + 1);
         CHECK_SAME(traffic.of("all_gather").bytes, static_cast<std::uint64_t>(4 * (gathers * block + root)));
-        CHECK_SAME(traffic.of("reduce_scatter").count, kLayers + 1);
+        CHECK_SAME(traffic.of("reduce_scatter").count, layers + 1);
         CHECK_SAME(traffic.of("reduce_scatter").bytes,
-                   static_cast<std::uint64_t>(4 * (kLayers * block + root)));
+                   static_cast<std::uint64_t>(4 * (layers * block + root)));
         CHECK_SAME(traffic.of("all_reduce").count, 0);
       }
     });

@@ -72,7 +72,7 @@ TEST(ParallelTensorParallel, MatchesDenseTraining) {
   }
 }
 
-const test::RankFunction kOverGloo("tensor_parallel", [] {
+const test::RankFunction over_gloo("tensor_parallel", [] {
   comm::World world = comm::init();
   const tensor::DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
   const TrainingResult alone = train(SeparateQkvGpt());
@@ -264,7 +264,7 @@ TEST(ParallelTensorParallel, PreparesPlainOutputsAndTuples) {
     EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Shard(1)});
     EXPECT_EQ(difference(tensor::full_tensor(y), b), 0);
 
-    // A plain tensor is interpreted as `given`: here as this rank's contribution to a sum.
+    // A plain tensor is interpreted as `assumed`: here as this rank's contribution to a sum.
     Echo sums;
     parallel::parallelize_module(
         *sums, mesh, {{"", parallel::PrepareModuleOutput{value::Replicate(), true, tensor::Partial()}}});

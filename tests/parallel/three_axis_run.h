@@ -35,7 +35,7 @@ struct DenseTraining {
   Tensors gradients;   //!< of the first step; undefined if there is none
   Tensors parameters;  //!< after the last step
 };
-//! Trains with AdamW on batches of kBatch rows, with `repeats` backwards per step.
+//! Trains with AdamW on batches of kBatch rows, with `repeats` backward passes per step.
 DenseTraining train_dense(Kind kind, int repeats = 1);
 
 struct Batch {

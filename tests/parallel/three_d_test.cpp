@@ -7,7 +7,7 @@
 #include "tensor/layout/mesh_impl.h"
 
 #include <penstock/base/error.h>
-#include <penstock/comm/flight_recorder.h>
+#include <penstock/comm/flight_record.h>
 #include <penstock/comm/thread_ranks.h>
 
 #include <ATen/Parallel.h>
@@ -235,14 +235,14 @@ struct Seen {
 };
 Seen seen(const comm::World& world, const std::string& op, const std::string& group, std::uint64_t from) {
   Seen result;
-  for (const comm::FlightRecord& record : world.flight_recorder().records()) {
+  for (const comm::FlightRecord& record : world.flight_records()) {
     if (record.number <= from || op != record.op || (!group.empty() && record.group != group)) continue;
     if (result.count++ == 0) result.first = record.number;
   }
   return result;
 }
 std::uint64_t last_number(const comm::World& world) {
-  const auto records = world.flight_recorder().records();
+  const auto records = world.flight_records();
   return records.empty() ? 0 : records.back().number;
 }
 
@@ -272,16 +272,16 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
       std::map<int, std::uint64_t> last;  // by stage: operations started before its last weight backward
       std::uint64_t reduce = 0;           // operations started before the first REDUCE_GRAD
       const runtime::ActionFunction record_progress = [&](const schedule::Action& action,
-                                                          const std::function<void()>& usual) {
+                                                          const std::function<void()>& run_default) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
-        usual();
+        run_default();
       };
       options.custom[schedule::ActionKind::Backward] = options.custom[schedule::ActionKind::BackwardWeight] =
           record_progress;
       options.custom[schedule::ActionKind::ReduceGrad] = [&](const schedule::Action&,
-                                                             const std::function<void()>& usual) {
+                                                             const std::function<void()>& run_default) {
         if (reduce == 0) reduce = last_number(world);
-        usual();
+        run_default();
       };
       const std::uint64_t start = last_number(world);
       tensor::reset_traffic();
@@ -344,9 +344,9 @@ TEST_P(Parallel3D, ContinuesAfterFailedStep) {
       runtime::PipelineOptions options = rank.options();
       int weights = 0;
       options.custom[schedule::ActionKind::BackwardWeight] = [&](const schedule::Action&,
-                                                                 const std::function<void()>& usual) {
+                                                                 const std::function<void()>& run_default) {
         if (++weights == 3 && world.rank().value == 5) throw std::runtime_error("broken on purpose");
-        usual();
+        run_default();
       };
       runtime::PipelineSchedule(rank.stages, schedule::ScheduleKind::ZB1P, kMicrobatches, options)
           .step({own.inputs}, own.targets);

@@ -1,9 +1,10 @@
-// Models that compute their own loss, tied weights that are transmitted, Sequentials in stages, and forwards
-// with several arguments.
+// Models that compute their own loss, tied weights that are transmitted, Sequentials in stages, and `forward`
+// functions with several arguments.
 #include "executor_comparison.h"
 #include "graph/capture_models.h"
 #include "graph/stage_runner.h"
 #include "graph/tensor_file.h"
+#include "support/same_bits.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -19,7 +20,7 @@ using test::archive;
 using test::same_bits;
 using ::testing::HasSubstr;
 
-const SplitSpec no_split = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
+const SplitSpec kNoSplit = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
 using Mse = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 using Wrapped = TrivialLossWrapper<test::Mlp, Mse>;
@@ -55,7 +56,7 @@ TEST(PipeWithLoss, TrainsWithoutLossFunctionOrTarget) {
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
   const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
-      test::train_dense(test::unsplit_module(pipeline(model, example, {}, no_split)), leaf(0), batch);
+      test::train_dense(test::unsplit_module(pipeline(model, example, {}, kNoSplit)), leaf(0), batch);
   EXPECT_TRUE(expected.gradients.contains("module.layers.0.weight"));
   for (const auto& [ranks, stages, schedule] :
        {std::tuple(2, 2, "1F1B"), std::tuple(2, 4, "ZBVZeroBubble"), std::tuple(4, 4, "GPipe")}) {
@@ -76,7 +77,7 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
   const value::Args example{torch::randn({2, 6}), torch::randint(0, 6, {2})};
   const test::Batch batch{{torch::randn({8, 6}), torch::randint(0, 6, {8})}};
   const PipeOptions options{.loss_output = "output.loss"};
-  Pipe unsplit_pipe = pipeline(model, example, {}, no_split);
+  Pipe unsplit_pipe = pipeline(model, example, {}, kNoSplit);
   const auto paths = unsplit_pipe.graph().output_paths();
   const auto index = std::find(paths.begin(), paths.end(), "output.loss") - paths.begin();
   const auto expected =
@@ -96,7 +97,7 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
     EXPECT_EQ(outputs.at("loss").toTensor().sizes(), (std::vector<std::int64_t>{4}));
   });
   try {
-    pipeline(model, example, {}, no_split, {.loss_output = "output.los"});
+    pipeline(model, example, {}, kNoSplit, {.loss_output = "output.los"});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), HasSubstr("output.loss"));
@@ -119,7 +120,7 @@ TEST(PipeWithLoss, CustomWrapperConnectsModelAndLoss) {
   const test::Batch batch{{torch::randn({8, 6}), torch::randn({8, 6})}};
   const value::Args example{torch::randn({2, 6}), torch::randn({2, 6})};
   const auto expected =
-      test::train_dense(test::unsplit_module(pipeline(model, example, {}, no_split)), leaf(1), batch);
+      test::train_dense(test::unsplit_module(pipeline(model, example, {}, kNoSplit)), leaf(1), batch);
   Pipe pipe = pipeline(model, example, {}, Balanced{3}, {.loss_output = "output.1"});
   EXPECT_TRUE(pipe.info().has_loss_and_backward);
   comm::run_thread_ranks(
@@ -173,7 +174,7 @@ TEST(PipeMultiUse, TransmittedWeightStaysInOneStageWithFullGradient) {
   torch::manual_seed(4);
   const test::Batch batch{{torch::randint(0, 13, {8, 5})}};
   const auto expected =
-      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), no_split)), test::any_loss, batch);
+      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), kNoSplit)), test::any_loss, batch);
   const PipeOptions transmit{.multi_use = {graph::MultiUseParameterConfig::Transmit}};
   const PipeOptions by_name{
       .multi_use = {.by_name = {{"head.weight", graph::MultiUseParameterConfig::Transmit}}}};
@@ -215,7 +216,7 @@ TEST(PipeSequential, HasOneStagePerLayer) {
 
 TEST(PipeAnnotateSplitPoints, MarksOnceAndKeepsGraph) {
   test::Mlp mlp;
-  Pipe unsplit_pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, no_split);
+  Pipe unsplit_pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, kNoSplit);
   const SplitPoints points{{"layers.1", graph::SplitPoint::Beginning}, {"layers.2", graph::SplitPoint::End}};
   const std::size_t nodes = unsplit_pipe.graph().nodes.size();
   const graph::Graph marked = annotate_split_points(unsplit_pipe.graph(), points);

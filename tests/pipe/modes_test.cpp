@@ -2,6 +2,7 @@
 // switched on the pipe, the stage and the schedule.
 #include "graph/capture_models.h"
 #include "graph/tensor_file.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -151,19 +152,14 @@ TEST(PipeStages, HaveOneModuleMovedInPlace) {
 
 TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
   test::Mlp model;
-  const auto message = [](const std::function<void()>& run) -> std::string {
-    try {
-      run();
-    } catch (const ShapeError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
   Pipe fixed = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
   const auto suggests_dynamic_batch =
       AllOf(HasSubstr("is 3, expected 2"), HasSubstr("PipeOptions::dynamic_batch"));
-  EXPECT_THAT(message([&] { fixed.forward({torch::zeros({3, 6})}); }), suggests_dynamic_batch);
-  EXPECT_THAT(message([&] {
+  EXPECT_THAT(test::error_message<ShapeError>([&] {
+                fixed.forward({torch::zeros({3, 6})});
+              }),
+              suggests_dynamic_batch);
+  EXPECT_THAT(test::error_message<ShapeError>([&] {
                 fixed.stage_module(StageId(0))->forward({torch::zeros({3, 6})}, {});
               }),
               suggests_dynamic_batch);
@@ -171,7 +167,7 @@ TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
   EXPECT_EQ(any.forward({torch::zeros({3, 6})}).toTensor().size(0), 3);
   // A file cannot be captured with another batch size.
   Pipe imported = load_pt2(archive("convnet.pt2"), Balanced{2});
-  EXPECT_THAT(message([&] {
+  EXPECT_THAT(test::error_message<ShapeError>([&] {
                 imported.forward({torch::zeros({3, 2, 8, 8})});
               }),
               AllOf(HasSubstr("export it with a dynamic batch"), Not(HasSubstr("PipeOptions"))));

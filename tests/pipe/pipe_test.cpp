@@ -2,6 +2,7 @@
 #include "graph/capture_models.h"
 #include "graph/tensor_file.h"
 #include "pipe/balance.h"
+#include "support/same_bits.h"
 #include "support/temp_dir.h"
 
 #include <penstock/base/error.h>

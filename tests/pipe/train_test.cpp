@@ -21,9 +21,9 @@ namespace {
 using test::archive;
 using test::Batch;
 
-const SplitSpec no_split = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
+const SplitSpec kNoSplit = SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; });
 
-const std::vector<std::string> small_models = {"mlp", "gpt", "convnet", "mixed", "lstm"};
+const std::vector<std::string> kSmallModels = {"mlp", "gpt", "convnet", "mixed", "lstm"};
 
 //! A batch of 8 rows for each model, equal on every rank.
 Batch batch_for(const std::string& name) {
@@ -94,7 +94,7 @@ void expect_archive_trains(const std::string& name, const BatchOf& batch_of,
                            const std::vector<int>& rank_counts = {2, 3, 4},
                            const OnRanks& on_ranks = on_threads) {
   const std::string file = archive(name + ".pt2");
-  Pipe unsplit_pipe = load_pt2(file, no_split);
+  Pipe unsplit_pipe = load_pt2(file, kNoSplit);
   const Batch batch = batch_of(unsplit_pipe.graph());
   const auto expected = test::train_dense(test::unsplit_module(unsplit_pipe), test::any_loss, batch);
   const auto make_pipe = [&](const SplitSpec& spec) { return load_pt2(file, spec); };
@@ -103,7 +103,7 @@ void expect_archive_trains(const std::string& name, const BatchOf& batch_of,
 
 void expect_small_models_train(const std::vector<int>& rank_counts = {2, 3, 4},
                                const OnRanks& on_ranks = on_threads) {
-  for (const std::string& name : small_models)
+  for (const std::string& name : kSmallModels)
     expect_archive_trains(
         name, [&](const graph::Graph&) { return batch_for(name); }, rank_counts, on_ranks);
 }
@@ -127,7 +127,7 @@ Batch batch_of_archive(const graph::Graph& graph, const std::string& name) {
   std::vector<c10::IValue> leaves;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto it = tensors.find("r0.in." + std::to_string(i));
-    leaves.push_back(it == tensors.end() ? *graph.inputs[i].baked
+    leaves.push_back(it == tensors.end() ? *graph.inputs[i].constant
                                          : c10::IValue(at::cat({it->second, it->second.flip(0)})));
   }
   const c10::IValue tree = unflatten(leaves, graph.input_structure);
@@ -152,7 +152,7 @@ template <class Holder>
 void expect_captured_trains(const std::string& name, Holder model, const Batch& batch) {
   const value::Chunks chunks =
       value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, batch.microbatches);
-  Pipe unsplit_pipe = pipeline(model, chunks.args[0], {}, no_split);
+  Pipe unsplit_pipe = pipeline(model, chunks.args[0], {}, kNoSplit);
   const auto expected = test::train_dense(test::unsplit_module(unsplit_pipe), test::any_loss, batch);
   const auto make_pipe = [&](const SplitSpec& spec) {
     model->zero_grad();
@@ -245,7 +245,7 @@ TEST(PipeTraining, SplitsAtMarksAndBalanced) {
   at::set_num_threads(1);
   const Batch tokens = batch_for("gpt");
   const auto expected =
-      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), no_split)), test::any_loss, tokens);
+      test::train_dense(test::unsplit_module(load_pt2(archive("gpt.pt2"), kNoSplit)), test::any_loss, tokens);
   for (const SplitSpec& spec : {SplitSpec(AtMarks{}), SplitSpec(Balanced{2, BalanceBy::Flops})}) {
     Pipe pipe = load_pt2(archive("gpt.pt2"), spec);
     comm::run_thread_ranks(2, [&](comm::World& world) {

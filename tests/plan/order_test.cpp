@@ -12,8 +12,8 @@
 namespace penstock::plan::auto_search {
 namespace {
 
-const MicrobatchId m0(0), m1(1);
-const StageId s0(0), s1(1);
+const MicrobatchId kBatch0(0), kBatch1(1);
+const StageId kStage0(0), kStage1(1);
 
 TEST(PlanEvaluate, DeadlockedOrderTakesInfiniteTime) {
   const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop),
@@ -25,18 +25,22 @@ TEST(PlanEvaluate, DeadlockedOrderTakesInfiniteTime) {
     return evaluation.makespan;
   };
   const Problem alone(one, 1, single, std::nullopt);
-  EXPECT_EQ(time(alone, {{schedule::Action::forward(s0, m0), schedule::Action::backward(s0, m0)}}), 3);
-  EXPECT_TRUE(
-      std::isinf(time(alone, {{schedule::Action::backward(s0, m0), schedule::Action::forward(s0, m0)}})));
-  EXPECT_TRUE(
-      std::isinf(time(alone, {{schedule::Action::forward(s0, m0), schedule::Action::backward_weight(s0, m0),
-                               schedule::Action::backward_input(s0, m0)}})));
+  EXPECT_EQ(time(alone, {{schedule::Action::forward(kStage0, kBatch0),
+                          schedule::Action::backward(kStage0, kBatch0)}}),
+            3);
+  EXPECT_TRUE(std::isinf(time(
+      alone, {{schedule::Action::backward(kStage0, kBatch0), schedule::Action::forward(kStage0, kBatch0)}})));
+  EXPECT_TRUE(std::isinf(time(alone, {{schedule::Action::forward(kStage0, kBatch0),
+                                       schedule::Action::backward_weight(kStage0, kBatch0),
+                                       schedule::Action::backward_input(kStage0, kBatch0)}})));
   // Each rank waits for the next action of the other.
   const Problem pair(two, 2, costs, std::nullopt);
-  const schedule::ActionList first{schedule::Action::forward(s0, m0), schedule::Action::backward(s0, m0),
-                                   schedule::Action::forward(s0, m1), schedule::Action::backward(s0, m1)};
-  const schedule::ActionList second{schedule::Action::forward(s1, m0), schedule::Action::forward(s1, m1),
-                                    schedule::Action::backward(s1, m0), schedule::Action::backward(s1, m1)};
+  const schedule::ActionList first{
+      schedule::Action::forward(kStage0, kBatch0), schedule::Action::backward(kStage0, kBatch0),
+      schedule::Action::forward(kStage0, kBatch1), schedule::Action::backward(kStage0, kBatch1)};
+  const schedule::ActionList second{
+      schedule::Action::forward(kStage1, kBatch0), schedule::Action::forward(kStage1, kBatch1),
+      schedule::Action::backward(kStage1, kBatch0), schedule::Action::backward(kStage1, kBatch1)};
   EXPECT_TRUE(std::isinf(time(pair, {first, second})));
   // A stage that receives no input.
   EXPECT_TRUE(std::isinf(time(pair, {{}, second})));
@@ -49,9 +53,9 @@ TEST(PlanEvaluate, ReportsStartAndBlockerOfEachAction) {
   const Problem problem(two, 1, costs, std::nullopt);
   Evaluation evaluation;
   evaluate(problem,
-           {{schedule::Action::forward(s0, m0), schedule::Action::backward_input(s0, m0),
-             schedule::Action::backward_weight(s0, m0)},
-            {schedule::Action::forward(s1, m0), schedule::Action::backward(s1, m0)}},
+           {{schedule::Action::forward(kStage0, kBatch0), schedule::Action::backward_input(kStage0, kBatch0),
+             schedule::Action::backward_weight(kStage0, kBatch0)},
+            {schedule::Action::forward(kStage1, kBatch0), schedule::Action::backward(kStage1, kBatch0)}},
            evaluation);
   EXPECT_EQ(evaluation.start, (std::vector<double>{0, 5, 6, 1.5, 2.5}));
   EXPECT_EQ(evaluation.end, (std::vector<double>{1, 6, 7, 2.5, 4.5}));
@@ -63,10 +67,11 @@ TEST(PlanMemory, PeaksFollowFromOrder) {
   const schedule::Placement one = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
   Costs costs = Costs::uniform(
       1, {.activation_bytes = 100, .weight_bytes = 10, .input_bytes = 1, .parameter_bytes = 1000});
-  const schedule::Action f0 = schedule::Action::forward(s0, m0), f1 = schedule::Action::forward(s0, m1);
-  const schedule::Action i0 = schedule::Action::backward_input(s0, m0),
-                         w0 = schedule::Action::backward_weight(s0, m0);
-  const schedule::Action b0 = schedule::Action::backward(s0, m0);
+  const schedule::Action f0 = schedule::Action::forward(kStage0, kBatch0),
+                         f1 = schedule::Action::forward(kStage0, kBatch1);
+  const schedule::Action i0 = schedule::Action::backward_input(kStage0, kBatch0),
+                         w0 = schedule::Action::backward_weight(kStage0, kBatch0);
+  const schedule::Action b0 = schedule::Action::backward(kStage0, kBatch0);
   const Problem problem(one, 2, costs, 1220);
   EXPECT_EQ(peak_activations(problem, {f0, f1}), 220);
   EXPECT_EQ(peak_activations(problem, {f0, i0, f1}), 120);
@@ -140,7 +145,7 @@ TEST(PlanImprove, NeverKeepsWorseOrder) {
   for (unsigned seed = 0; seed < 80; ++seed) {
     const Profile profile = random_profile(seed);
     const schedule::Placement placement =
-        schedule::Placement::make(profile.ranks, profile.stages(), schedule::PlacementStyle::Loop);
+        schedule::Placement::make(profile.ranks, profile.num_stages(), schedule::PlacementStyle::Loop);
     const Problem problem(placement, profile.microbatches, profile.costs, profile.cap);
     Rule rule;
     rule.prefer = static_cast<Preference>(seed % 3);
@@ -172,12 +177,15 @@ TEST(PlanImprove, DelaysBlockingWeightBackward) {
   const schedule::Placement two = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   const Costs costs = Costs::uniform(2);
   const Problem problem(two, 2, costs, std::nullopt);
-  Order order{{schedule::Action::forward(s0, m0), schedule::Action::forward(s0, m1),
-               schedule::Action::backward_input(s0, m0), schedule::Action::backward_input(s0, m1),
-               schedule::Action::backward_weight(s0, m0), schedule::Action::backward_weight(s0, m1)},
-              {schedule::Action::forward(s1, m0), schedule::Action::backward_input(s1, m0),
-               schedule::Action::backward_weight(s1, m0), schedule::Action::forward(s1, m1),
-               schedule::Action::backward_input(s1, m1), schedule::Action::backward_weight(s1, m1)}};
+  Order order{
+      {schedule::Action::forward(kStage0, kBatch0), schedule::Action::forward(kStage0, kBatch1),
+       schedule::Action::backward_input(kStage0, kBatch0), schedule::Action::backward_input(kStage0, kBatch1),
+       schedule::Action::backward_weight(kStage0, kBatch0),
+       schedule::Action::backward_weight(kStage0, kBatch1)},
+      {schedule::Action::forward(kStage1, kBatch0), schedule::Action::backward_input(kStage1, kBatch0),
+       schedule::Action::backward_weight(kStage1, kBatch0), schedule::Action::forward(kStage1, kBatch1),
+       schedule::Action::backward_input(kStage1, kBatch1),
+       schedule::Action::backward_weight(kStage1, kBatch1)}};
   Evaluation evaluation;
   evaluate(problem, order, evaluation);
   EXPECT_EQ(evaluation.makespan, 9);

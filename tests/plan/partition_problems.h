@@ -23,7 +23,7 @@ struct Problem {
   schedule::ScheduleShape shape;
   plan::PlanOptions options;
 
-  schedule::Program program() const { return make_program(make_schedule(kind, shape), options.mode); }
+  schedule::Program program() const { return make_program(make_schedule(kind, shape), options.send_mode); }
   plan::Plan plan() const { return plan_layers(layers, links, options).plans.front(); }
 };
 
@@ -47,7 +47,7 @@ inline std::optional<Problem> random_problem(std::mt19937& random, int most_rank
   } catch (const UsageError&) {
     return std::nullopt;
   }
-  const int count = problem.shape.stages() + pick(0, spare_layers);
+  const int count = problem.shape.num_stages() + pick(0, spare_layers);
   const bool chores = random() % 4 == 0;
   for (int i = 0; i < count; ++i) {
     plan::Layer one = layer(pick(1, 20));
@@ -68,7 +68,7 @@ inline std::optional<Problem> random_problem(std::mt19937& random, int most_rank
                      .stages_per_rank = {problem.shape.stages_per_rank},
                      .schedules = {std::string(info.name)},
                      .recomputation = false,
-                     .mode = schedule::send_modes[random() % schedule::send_modes.size()]};
+                     .send_mode = schedule::kSendModes[random() % schedule::kSendModes.size()]};
   if (random() % 3 == 0) problem.options.memory_cap = static_cast<std::uint64_t>(pick(100, 500));
   return problem;
 }
@@ -131,9 +131,9 @@ inline void expect_no_worse_than_local_search(unsigned first_seed, unsigned last
     auto problem = random_problem(random, 6, 16);
     if (!problem) continue;
     problem->options.memory_cap.reset();
-    problem->options.mode = schedule::SendMode::Buffered;
+    problem->options.send_mode = schedule::SendMode::Buffered;
     const schedule::Program program = problem->program();
-    const int layers = static_cast<int>(problem->layers.size()), stages = problem->shape.stages();
+    const int layers = static_cast<int>(problem->layers.size()), stages = problem->shape.num_stages();
     const Score found = score(*problem, program, problem->plan().first_layer);
     for (int start = 0; start < 3; ++start) {  // one even partition, and two random ones
       Boundaries boundaries;

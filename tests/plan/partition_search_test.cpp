@@ -29,7 +29,7 @@ TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
     const schedule::Program program = problem->program();
     Score best{UINT64_MAX, 0};
     Boundaries boundaries{0};
-    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.stages(), boundaries,
+    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.num_stages(), boundaries,
                        [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Plan plan = problem->plan();
     const Score found = score(*problem, program, plan.first_layer);
@@ -59,12 +59,12 @@ TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
       if (seed % 4 == 2) costs.reduce_grad = static_cast<double>(some);
       if (seed % 4 == 3) costs.unsharded_bytes = some;
     }
-    problem->options.mode = schedule::SendMode::Buffered;
+    problem->options.send_mode = schedule::SendMode::Buffered;
     if (seed % 4 == 3) problem->options.memory_cap = 150 + random() % 200;
     const schedule::Program program = problem->program();
     Score best{UINT64_MAX, 0};
     Boundaries boundaries{0};
-    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.stages(), boundaries,
+    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.num_stages(), boundaries,
                        [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Score found = score(*problem, program, problem->plan().first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed;

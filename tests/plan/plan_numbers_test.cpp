@@ -1,4 +1,6 @@
-// The planner's numbers and texts, compared with values computed by hand.
+// The planner's numbers and messages, compared with values computed by hand.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/plan/planner.h>
 
@@ -8,6 +10,7 @@
 namespace penstock::plan {
 namespace {
 
+using test::error_message;
 using testing::HasSubstr;
 
 const Plan& find(const PlanResult& result, const std::string& schedule, int microbatches,
@@ -135,31 +138,25 @@ TEST(PlanNumbers, ReportsScheduleThatCannotHaveShape) {
   }
 }
 
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.message();
-  }
-  return "accepted";
-}
-
 TEST(PlanNumbers, RejectsInvalidInputWithReason) {
   const std::vector<Layer> layers(6);
-  const auto plan = [&](PlanOptions options) { return refusal([&] { plan_layers(layers, {}, options); }); };
+  const auto plan = [&](PlanOptions options) {
+    return error_message<UsageError>([&] { plan_layers(layers, {}, options); });
+  };
   EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}), "a plan needs at least one rank");
   EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}), "a plan needs at least one number of microbatches");
   EXPECT_EQ(plan({.ranks = 2, .microbatches = {4, 0}}), "microbatches must be 1 or more");
   EXPECT_EQ(plan({.ranks = 7, .microbatches = {4}}), "6 layers cannot fill 7 ranks");
-  EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {"1F1B"}}), "accepted");
+  EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {"1F1B"}}), "no error");
   EXPECT_THAT(plan({.ranks = 2, .microbatches = {4}, .stages_per_rank = {1}, .schedules = {"ZBVZeroBubble"}}),
               HasSubstr("none of the schedules"));
-  EXPECT_EQ(refusal([] { plan_layers({}, {}, {.ranks = 1, .microbatches = {1}}); }),
+  EXPECT_EQ(error_message<UsageError>([] { plan_layers({}, {}, {.ranks = 1, .microbatches = {1}}); }),
             "a plan needs at least one layer");
-  EXPECT_EQ(refusal([] { plan_stages({}, {.ranks = 1, .microbatches = {1}}); }),
+  EXPECT_EQ(error_message<UsageError>([] { plan_stages({}, {.ranks = 1, .microbatches = {1}}); }),
             "a plan needs at least one stage");
-  EXPECT_EQ(refusal([] { plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}); }),
-            "6 stages cannot be divided evenly among 4 ranks");
+  EXPECT_EQ(
+      error_message<UsageError>([] { plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}); }),
+      "6 stages cannot be divided evenly among 4 ranks");
 }
 
 }  // namespace

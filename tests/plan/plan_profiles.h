@@ -16,7 +16,7 @@ struct Profile {
   Costs costs;
   std::optional<std::uint64_t> cap;
 
-  int stages() const { return ranks * stages_per_rank; }
+  int num_stages() const { return ranks * stages_per_rank; }
 };
 
 inline Profile random_profile(unsigned seed) {
@@ -31,7 +31,7 @@ inline Profile random_profile(unsigned seed) {
   profile.ranks = integer(2, 8);
   profile.stages_per_rank = integer(1, 2);
   profile.microbatches = profile.ranks * integer(1, 3) + integer(0, 2) * (profile.stages_per_rank == 1);
-  for (int s = 0; s < profile.stages(); ++s) {
+  for (int s = 0; s < profile.num_stages(); ++s) {
     StageCosts stage;
     stage.forward = real(0.6, 1.4);
     stage.input = stage.forward * real(0.8, 1.3);

@@ -15,13 +15,13 @@
 namespace penstock::plan {
 namespace {
 
-constexpr StageCosts equal_costs{
+constexpr StageCosts kEqualCosts{
     .forward = 1, .input = 1, .weight = 1, .activation_bytes = 1, .weight_bytes = 0};
 
 Simulation run(schedule::ScheduleKind kind, int ranks, int stages_per_rank, int microbatches,
-               const StageCosts& each = equal_costs, double overlap = 0) {
+               const StageCosts& each = kEqualCosts, double overlap = 0) {
   const schedule::ScheduleShape shape{ranks, stages_per_rank, microbatches};
-  Costs costs = Costs::uniform(shape.stages(), each);
+  Costs costs = Costs::uniform(shape.num_stages(), each);
   costs.overlap = overlap;
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
@@ -33,7 +33,7 @@ std::string name(int p, int v, int m) {
 TEST(PlanSimulateFormula, OneFOneBAndGPipeIdleForRanksMinusOneMicrobatches) {
   for (int p = 1; p <= 12; ++p) {
     for (int m = 1; m <= 40; m += 3) {
-      for (const auto& each : {equal_costs, StageCosts{.forward = 2, .input = 1.5, .weight = 0.75}}) {
+      for (const auto& each : {kEqualCosts, StageCosts{.forward = 2, .input = 1.5, .weight = 0.75}}) {
         for (const schedule::ScheduleKind kind :
              {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::GPipe}) {
           const Simulation result = run(kind, p, 1, m, each);
@@ -60,7 +60,7 @@ TEST(PlanSimulateFormula, InterleavingDividesBubbleByStagesPerRank) {
 }
 
 // The papers' (p-1)(F+I-W) and (p-1)(F+I-2W), at equal costs one third of 1F1B's bubble and none, ignore that
-// the last rank cannot start before p-1 forwards: no schedule idles less than (p-1)F within the step.
+// the last rank cannot start before p-1 forward passes: no schedule idles less than (p-1)F within the step.
 TEST(PlanSimulateFormula, Zb1pAndZb2pMatchPaperButNeverIdleLessThanFill) {
   for (int p = 2; p <= 10; ++p) {
     for (int m = 2 * p; m <= 4 * p; m += 3) {
@@ -267,7 +267,7 @@ struct Naive {
               static_cast<std::size_t>(std::find(theirs.begin(), theirs.end(), partner(a)) - theirs.begin());
           const double posted_there = posted.at({other, step});
           posted[{r, i}] = clock;
-          switch (program.mode()) {
+          switch (program.send_mode()) {
             case schedule::SendMode::Buffered:
               if (a.is_send()) {
                 start = std::max(clock, link_free[other]);
@@ -351,17 +351,18 @@ TEST(PlanSimulate, MatchesNaiveRelaxationInEverySendMode) {
     const int ranks = 1 + static_cast<int>(random() % 4);
     const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 3));
     const schedule::ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
-    const schedule::SendMode mode = schedule::send_modes[random() % schedule::send_modes.size()];
+    const schedule::SendMode mode = schedule::kSendModes[random() % schedule::kSendModes.size()];
     schedule::LowerOptions options;
-    if (shape.stages() > 3 && random() % 3 == 0) options.skips = {{StageId(0), StageId(shape.stages() - 1)}};
+    if (shape.num_stages() > 3 && random() % 3 == 0)
+      options.skips = {{StageId(0), StageId(shape.num_stages() - 1)}};
     std::optional<schedule::Program> program;
     try {
       program = make_program(make_schedule(info.kind, shape), mode, options);
     } catch (const UsageError&) {
       continue;  // an illegal shape
     }
-    Costs costs = random_costs(random, shape.stages(), ranks);
-    if (!options.skips.empty()) costs.skip_bytes[{StageId(0), StageId(shape.stages() - 1)}] = 3;
+    Costs costs = random_costs(random, shape.num_stages(), ranks);
+    if (!options.skips.empty()) costs.skip_bytes[{StageId(0), StageId(shape.num_stages() - 1)}] = 3;
     const Simulation result = simulate(*program, costs);
     Naive naive{*program, costs, {}, {}};
     EXPECT_NEAR(result.step_time, naive.makespan(), 1e-9)
@@ -377,7 +378,7 @@ TEST(PlanSimulate, CriticalPathIsContiguousFromStartToEnd) {
     std::mt19937 random(seed);
     const schedule::ScheduleShape shape{4, 1, 6};
     const Costs costs = random_costs(random, 4, 4);
-    const schedule::SendMode mode = schedule::send_modes[seed % schedule::send_modes.size()];
+    const schedule::SendMode mode = schedule::kSendModes[seed % schedule::kSendModes.size()];
     const Simulation result =
         simulate(make_program(make_schedule(schedule::ScheduleKind::OneFOneB, shape), mode), costs);
     ASSERT_FALSE(result.critical_path.empty());
@@ -405,7 +406,7 @@ TEST(PlanSimulate, NoScheduleBeatsLowerBound) {
     const int ranks = 1 + static_cast<int>(random() % 4);
     const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 2));
     const schedule::ScheduleShape shape{ranks, v, 2 * ranks};
-    const Costs costs = random_costs(random, shape.stages(), ranks);
+    const Costs costs = random_costs(random, shape.num_stages(), ranks);
     const schedule::Program program =
         make_program(make_schedule(info.kind, shape), schedule::SendMode::Buffered);
     const Simulation result = simulate(program, costs);

@@ -43,7 +43,7 @@ std::vector<HeaderList> header_lists() {
   return lists;
 }
 
-TEST(ProjectBuild, EveryPublicHeaderIsInTheListOfItsModule) {
+TEST(ProjectBuild, ModulesListEveryPublicHeader) {
   std::multiset<std::string> listed, present;
   for (const HeaderList& list : header_lists()) {
     EXPECT_TRUE(std::is_sorted(list.paths.begin(), list.paths.end())) << list.where;
@@ -61,7 +61,7 @@ TEST(ProjectBuild, EveryPublicHeaderIsInTheListOfItsModule) {
   EXPECT_GT(present.size(), 50U);
 }
 
-TEST(ProjectBuild, EverySourceIsInTheListOfItsModuleAndListsAreSorted) {
+TEST(ProjectBuild, ModulesListEverySourceInSortedOrder) {
   const std::regex list("(?:target_sources|add_library|add_executable)\\(([^)]*)\\)");
   for (const SourceFile& file : source_tree()) {
     if (!(file.under("src") || file.under("tools")) || !file.path.ends_with("/CMakeLists.txt")) continue;
@@ -90,7 +90,7 @@ TEST(ProjectBuild, EverySourceIsInTheListOfItsModuleAndListsAreSorted) {
 #if PENSTOCK_VERSION < 100 || PENSTOCK_VERSION_MAJOR < 0
 #error "PENSTOCK_VERSION is not a number"
 #endif
-TEST(ProjectBuild, VersionMacrosAgreeWithTheLibrary) {
+TEST(ProjectBuild, VersionMacrosMatchLibrary) {
   std::ostringstream parts;
   parts << PENSTOCK_VERSION_MAJOR << "." << PENSTOCK_VERSION_MINOR << "." << PENSTOCK_VERSION_PATCH;
   EXPECT_EQ(parts.str(), PENSTOCK_VERSION_STRING);

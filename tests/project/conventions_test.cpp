@@ -1,5 +1,6 @@
 // Conventions of the sources: namespaces, test names, messages, folder sizes, line widths of documents.
 #include "source_tree.h"
+#include "support/lines.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +8,6 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,13 +16,6 @@ namespace {
 
 bool is_module_code(const SourceFile& file) {
   return file.is_library() && !file.module().empty() && file.is_code();
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
 }
 
 // Counts characters: continuation bytes of UTF-8 do not count.
@@ -65,7 +58,7 @@ TEST(ProjectConventions, LibraryMessagesDoNotNameFlags) {
 
 // A program decides what its users see, so the library reports through return values, exceptions, callbacks
 // and the logger.
-TEST(ProjectConventions, TheLibraryWritesToTheTerminalOnlyThroughItsLogger) {
+TEST(ProjectConventions, LibraryWritesToTerminalOnlyThroughLogger) {
   const std::regex output(
       "\\b(stderr|stdout|STDERR_FILENO|STDOUT_FILENO|std::(cerr|cout|clog)|perror|puts)\\b");
   const std::map<std::string, std::string> exceptions = {

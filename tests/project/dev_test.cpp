@@ -134,6 +134,18 @@ TEST_F(ProjectDev, TestsWithKernelsOfOtherProcessor) {
   EXPECT_THAT(dev({"test", "--cpu", "avx2"}, settings).out, testing::StartsWith("avx2 AVX2 AVX2: "));
 }
 
+TEST_F(ProjectDev, PackageReportsSizes) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  for (const char* name : {"cmake", "emcmake", "ninja"}) stand_in(name, "exit 0");
+  stand_in("cpack",
+           "for last in \"$@\"; do :; done; mkdir -p $last && head -c 2048 /dev/zero > $last/penstock.deb");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const Outcome outcome = dev({"package"}, {"PENSTOCK_TORCH=" + (dir_ / "torch")});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2.0KB penstock.deb\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("the packages are in build/packages"));
+}
+
 // A changed source is checked itself, a changed header through a source that includes it.
 TEST_F(ProjectDev, LintsWhatChanged) {
   stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
@@ -141,7 +153,8 @@ TEST_F(ProjectDev, LintsWhatChanged) {
   stand_in("clang-tidy", "for file in \"$@\"; do :; done; echo checked $file");
   stand_in("git",
            "case $1 in rev-parse) [ \"$4\" = 'base^{commit}' ];;"
-           " diff) printf 'src/a.cpp\\ninclude/penstock/m/h.h\\nsrc/notes.txt\\n';; ls-files) ;; esac");
+           " diff) printf 'src/a.cpp\\nexamples/e.cpp\\ninclude/penstock/m/h.h\\nsrc/notes.txt\\n';; "
+           "ls-files) ;; esac");
   std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
   std::filesystem::create_directories(dir_ / "src/m");
   std::filesystem::create_directories(dir_ / "tools");
@@ -149,8 +162,67 @@ TEST_F(ProjectDev, LintsWhatChanged) {
   const std::vector<std::string> settings{"PENSTOCK_TORCH=" + (dir_ / "torch"), "PENSTOCK_JOBS=1"};
   const Outcome outcome = dev({"lint", "--changed", "base"}, settings);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "checked src/a.cpp\nchecked src/m/user.cpp\n");
+  EXPECT_EQ(outcome.out, "checked examples/e.cpp\nchecked src/a.cpp\nchecked src/m/user.cpp\n");
   EXPECT_EQ(dev({"lint", "--changed", "nowhere"}, settings).code, 2);
+}
+
+// The exit code 77 lets ctest skip the check; CI must not skip it.
+TEST_F(ProjectDev, OtherFormatterIsErrorOnlyInCi) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  for (const char* name : {"clang-format", "clang-format-14"})
+    stand_in(name, "echo clang-format version 99.0");
+  EXPECT_EQ(dev({"format", "--check"}, {"CI="}).code, 77);
+  EXPECT_EQ(dev({"format", "--check"}, {"CI=true"}).code, 1);
+}
+
+TEST_F(ProjectDev, NamesSkippedTests) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "exit 0");
+  stand_in("ninja", "exit 0");
+  stand_in(
+      "ctest",
+      "while [ \"$1\" != --output-junit ]; do shift; done; mkdir -p \"$(dirname \"$2\")\"\n"
+      "cat >\"$2\" <<'END'\n"
+      "<testsuite><testcase name=\"fine\"/><testcase name=\"program\"><skipped/>\n"
+      "<system-out>[  SKIPPED ] 1 test, listed below:\n[  SKIPPED ] Suite.Case\n</system-out></testcase>\n"
+      "<testcase name=\"Suite.Other\"><skipped/></testcase></testsuite>\nEND\nexit 8");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const Outcome outcome = dev({"test"}, {"PENSTOCK_TORCH=" + (dir_ / "torch")});
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.err, HasSubstr("dev: skipped 2 tests: Suite.Other, program (Suite.Case)\n"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("dev: error")));
+  const Outcome strict =
+      dev({"test"}, {"PENSTOCK_TORCH=" + (dir_ / "torch"), "PENSTOCK_ALLOWED_SKIPS=Suite"});
+  EXPECT_EQ(strict.code, 1);
+  EXPECT_THAT(strict.err, HasSubstr("must not be skipped here: program (Suite.Case)\n"));
+}
+
+TEST_F(ProjectDev, TestsTorchFreeHalfWithoutLibtorch) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "echo \"$@\" >> " + (dir_ / "cmake.log"));
+  for (const char* name : {"ninja", "ctest", "clang++-99"}) stand_in(name, "exit 0");
+  const std::string missing = "PENSTOCK_TORCH=" + (dir_ / "missing");
+  EXPECT_NE(dev({"test"}, {missing}).code, 0);
+  EXPECT_EQ(dev({"test", "--plan"}, {missing}).code, 0);
+  EXPECT_EQ(dev({"test", "--clang"}, {missing, "PENSTOCK_CLANG=clang++-99"}).code, 0);
+  const std::string calls = slurp(dir_ / "cmake.log");
+  EXPECT_THAT(calls, HasSubstr("--preset plan"));
+  EXPECT_THAT(calls, HasSubstr("--preset clang-plan"));
+  EXPECT_THAT(calls, Not(HasSubstr("missing")));
+}
+
+TEST_F(ProjectDev, BuildsWithOtherClang) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "echo \"$@\" >> " + (dir_ / "cmake.log"));
+  stand_in("ninja", "exit 0");
+  stand_in("clang++-99", "exit 0");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const std::string torch = "PENSTOCK_TORCH=" + (dir_ / "torch");
+  EXPECT_EQ(dev({"build", "clang"}, {torch, "PENSTOCK_CLANG=clang++-99"}).code, 0);
+  EXPECT_THAT(slurp(dir_ / "cmake.log"),
+              testing::AllOf(HasSubstr("--preset clang -B build/clang-clang++-99 "),
+                             HasSubstr("-DCMAKE_CXX_COMPILER=clang++-99")));
+  EXPECT_EQ(dev({"build", "clang"}, {torch, "PENSTOCK_CLANG=no-such-clang"}).code, 1);
 }
 
 TEST_F(ProjectDev, BadUsageExitsWithTwo) {

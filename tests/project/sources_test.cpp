@@ -44,7 +44,7 @@ TEST(ProjectModuleGraph, FollowsArrowsAndDetectsCycles) {
   EXPECT_THROW(read_arrows("a <- b <- c\nc <- a\n"), std::runtime_error);
 }
 
-TEST(ProjectSources, AreFound) {
+TEST(ProjectSources, ScanFindsFiles) {
   EXPECT_GT(std::count_if(source_tree().begin(), source_tree().end(), std::mem_fn(&SourceFile::is_code)), 20);
 }
 
@@ -94,7 +94,7 @@ TEST(ProjectSources, PublicHeadersIncludeOnlyLightTorchHeaders) {
 }
 
 // torch::nn costs seconds per file, so programs that do not need these headers must not include them.
-TEST(ProjectSources, HeaderOfEverythingIncludesNoHeaderThatDefinesAnNnModule) {
+TEST(ProjectSources, UmbrellaHeaderDefinesNoNnModule) {
   std::vector<std::string> open{"penstock/penstock.h"};
   std::set<std::string> seen;
   while (!open.empty()) {

@@ -66,9 +66,9 @@ TEST(ScheduleBeyondReference, ValidatesFilesWithTransfers) {
 }
 
 TEST(ScheduleBeyondReference, RejectsTrailingGarbageWithPosition) {
-  Action action;
-  const auto problem = read_action("1F0garbage", action);
-  ASSERT_TRUE(problem);
+  const auto result = try_parse_action("1F0garbage");
+  const auto* problem = std::get_if<ActionProblem>(&result);
+  ASSERT_NE(problem, nullptr);
   EXPECT_EQ(problem->column, 4U);
 }
 

@@ -1,4 +1,5 @@
 // Schedules as CSV: round trips, inferred counts, and errors.
+#include "support/error_message.h"
 #include "support/temp_dir.h"
 
 #include <penstock/base/error.h>
@@ -100,17 +101,14 @@ TEST(ScheduleCsv, ReadsFromPath) {
   EXPECT_EQ(read_csv(good).schedule().ranks, schedule.ranks);
   EXPECT_EQ(read_csv(good.string()).microbatches, 4);
   EXPECT_EQ(read_csv(good, {.microbatches = 5}).microbatches, 5);
-  const auto message = [](const std::filesystem::path& file) -> std::string {
-    try {
-      read_csv(file);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "read";
+  const auto message = [](const std::filesystem::path& file) {
+    return test::error_message([&] { read_csv(file); });
   };
   EXPECT_THAT(message(bad), testing::AllOf(HasSubstr("bad.csv"), HasSubstr("row 1, column 2")));
   EXPECT_THAT(message(folder), HasSubstr("is not a regular file"));
   EXPECT_THAT(message(folder / "none.csv"), HasSubstr("does not exist"));
+  EXPECT_THROW(read_csv(folder), StorageError);
+  EXPECT_THROW(read_csv(folder / "none.csv"), StorageError);
 }
 
 }  // namespace

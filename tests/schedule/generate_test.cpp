@@ -1,5 +1,7 @@
 // Every generator, over all counts that it supports, gives valid tables that lower to lists that are safe in
 // every send mode.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace penstock::schedule {
 namespace {
@@ -25,6 +28,15 @@ bool legal(ScheduleKind kind, const ScheduleShape& shape) {
   }
 }
 
+TEST(ScheduleAccessors, CheckRanksAndStages) {
+  const Schedule schedule = make_schedule(ScheduleKind::OneFOneB, {2, 1, 4});
+  const Program program = Program::validated(lower(schedule), SendMode::Buffered);
+  EXPECT_THROW(schedule.of(Rank(2)), std::out_of_range);
+  EXPECT_THROW(program.of(Rank(-1)), std::out_of_range);
+  EXPECT_THROW(program.peak_in_flight(StageId(2)), std::out_of_range);
+  EXPECT_THROW(program.placement().rank_of(StageId(2)), std::out_of_range);
+}
+
 TEST(ScheduleInfo, DescribesTables) {
   for (const ScheduleInfo& info : schedule_infos()) {
     const ScheduleShape shape{2, info.only_stages_per_rank.value_or(2), 8};
@@ -38,7 +50,7 @@ TEST(ScheduleInfo, DescribesTables) {
     }
     EXPECT_EQ(info.splits_backward, input) << info.name;
     EXPECT_EQ(info.has_backward, backward) << info.name;
-    EXPECT_EQ(schedule.placement, Placement::make(2, shape.stages(), info.placement)) << info.name;
+    EXPECT_EQ(schedule.placement, Placement::make(2, shape.num_stages(), info.placement)) << info.name;
     EXPECT_EQ(schedule.name, info.name);
     EXPECT_EQ(parse_schedule_kind(info.name), info.kind);
     EXPECT_EQ(info_of(info.kind).name, info.name);
@@ -79,7 +91,7 @@ TEST_P(ScheduleEveryKind, IsValidForAllLegalCountsUpTo16RanksBy4StagesBy64Microb
         ASSERT_TRUE(verdict.valid()) << ranks << " x " << stages << " x " << microbatches << "\n"
                                      << to_string(verdict.findings);
         const Verdict lowered = validate(lower(schedule));
-        for (const SendMode mode : send_modes) {
+        for (const SendMode mode : kSendModes) {
           ASSERT_TRUE(lowered.safe(mode)) << ranks << " x " << stages << " x " << microbatches << "\n"
                                           << to_string(lowered.all(mode));
         }
@@ -121,26 +133,22 @@ TEST(ScheduleNames, UnknownNameListsKnownNames) {
   }
 }
 
-std::string refusal(ScheduleKind kind, const ScheduleShape& shape) {
-  try {
-    make_schedule(kind, shape);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+std::string shape_error(ScheduleKind kind, const ScheduleShape& shape) {
+  return test::error_message<UsageError>([&] { make_schedule(kind, shape); });
 }
 
 TEST(ScheduleShapes, RejectsIllegalCountsWithNearestLegalCount) {
-  EXPECT_EQ(refusal(ScheduleKind::ZBVZeroBubble, {4, 3, 8}),
+  EXPECT_EQ(shape_error(ScheduleKind::ZBVZeroBubble, {4, 3, 8}),
             "ZBVZeroBubble requires exactly 2 stages per rank, not 3\nhint: use 2");
-  EXPECT_THAT(refusal(ScheduleKind::OneFOneB, {4, 2, 8}), HasSubstr("hint: use 1, or Interleaved1F1B"));
-  EXPECT_THAT(refusal(ScheduleKind::DualPipeV, {4, 2, 7}), HasSubstr("hint: use 8 microbatches"));
-  EXPECT_EQ(refusal(ScheduleKind::GPipe, {4, 1, 0}),
+  EXPECT_THAT(shape_error(ScheduleKind::OneFOneB, {4, 2, 8}), HasSubstr("hint: use 1, or Interleaved1F1B"));
+  EXPECT_THAT(shape_error(ScheduleKind::DualPipeV, {4, 2, 7}), HasSubstr("hint: use 8 microbatches"));
+  EXPECT_EQ(shape_error(ScheduleKind::GPipe, {4, 1, 0}),
             "GPipe does not support 0 microbatches\nhint: use at least 1");
-  EXPECT_EQ(refusal(ScheduleKind::GPipe, {0, 1, 4}), "GPipe does not support 0 ranks\nhint: use at least 1");
-  EXPECT_EQ(refusal(ScheduleKind::LoopedBFS, {4, -1, 4}),
+  EXPECT_EQ(shape_error(ScheduleKind::GPipe, {0, 1, 4}),
+            "GPipe does not support 0 ranks\nhint: use at least 1");
+  EXPECT_EQ(shape_error(ScheduleKind::LoopedBFS, {4, -1, 4}),
             "LoopedBFS does not support -1 stages per rank\nhint: use at least 1");
-  EXPECT_THAT(refusal(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use at most 1"));
+  EXPECT_THAT(shape_error(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use at most 1"));
 }
 
 TEST(ScheduleShapes, SingleRankMatchesItsRowOfFullTable) {

@@ -1,6 +1,7 @@
 // Our tables compared with the reference, byte for byte except for the order of simultaneous reshards:
 // golden/*.txt, written by golden/make_golden.py.
 #include "schedule/python_set.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -19,6 +20,8 @@
 
 namespace penstock::schedule {
 namespace {
+
+using test::error_message;
 
 std::ifstream open_golden(const std::string& name) {
   std::ifstream in(std::string(PENSTOCK_SOURCE_DIR) + "/tests/schedule/golden/" + name + ".txt");
@@ -129,27 +132,20 @@ TEST(ScheduleGoldenPlacement, MatchesReference) {
 
 // Errors for unsupported counts. (The reference returns ranks without a stage, which are of no use here.)
 TEST(ScheduleGoldenPlacement, RejectsInvalidCounts) {
-  const auto words = [](auto&& call) -> std::string {
-    try {
-      call();
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
-  EXPECT_EQ(words([] { generate_stage_to_rank_mapping(4, 6, PlacementStyle::V); }),
+  EXPECT_EQ(error_message<UsageError>([] { generate_stage_to_rank_mapping(4, 6, PlacementStyle::V); }),
             "cannot place 6 stages on 4 ranks in the v style: the number of stages is not a multiple of the "
             "number of ranks\nhint: use 4 or 8 stages");
-  EXPECT_EQ(words([] { generate_rank_to_stage_mapping(4, 3, PlacementStyle::Loop); }),
+  EXPECT_EQ(error_message<UsageError>([] { generate_rank_to_stage_mapping(4, 3, PlacementStyle::Loop); }),
             "cannot place 3 stages on 4 ranks: some ranks would have no stage\nhint: use at least 4 stages");
-  EXPECT_EQ(words([] { generate_stage_to_rank_mapping(0, 3, PlacementStyle::Loop); }),
+  EXPECT_EQ(error_message<UsageError>([] { generate_stage_to_rank_mapping(0, 3, PlacementStyle::Loop); }),
             "cannot place 3 stages on 0 ranks\nhint: use at least 1 rank");
-  EXPECT_EQ(words([] { parse_placement_style("spiral"); }),
+  EXPECT_EQ(error_message<UsageError>([] { parse_placement_style("spiral"); }),
             "unknown placement style 'spiral'\nhint: use 'loop' or 'v'");
   for (int ranks = 1; ranks <= 16; ++ranks) {
     for (int stages = 0; stages <= 64; ++stages) {
-      const bool mapped =
-          words([&] { generate_stage_to_rank_mapping(ranks, stages, PlacementStyle::V); }) == "accepted";
+      const bool mapped = error_message<UsageError>([&] {
+                            generate_stage_to_rank_mapping(ranks, stages, PlacementStyle::V);
+                          }) == "no error";
       EXPECT_EQ(mapped, stages >= ranks && stages % ranks == 0) << ranks << " " << stages;
     }
   }

@@ -64,7 +64,7 @@ class World {
 
   int rank_of(int stage) const { return draft_.placement.rank_of(StageId(stage)).value; }
   bool exists(int stage, int batch) const {
-    return stage < draft_.placement.stages() && batch < draft_.microbatches;
+    return stage < draft_.placement.num_stages() && batch < draft_.microbatches;
   }
 
   std::vector<int> inputs_of(int stage) const {
@@ -77,7 +77,7 @@ class World {
   }
   std::vector<int> users_of(int stage) const {
     std::vector<int> to;
-    if (stage + 1 < draft_.placement.stages()) to.push_back(stage + 1);
+    if (stage + 1 < draft_.placement.num_stages()) to.push_back(stage + 1);
     for (const schedule::StageEdge& edge : draft_.wiring.skips()) {
       if (edge.from.value == stage) to.push_back(edge.to.value);
     }
@@ -236,11 +236,11 @@ class World {
         if (!queue.empty()) return false;
       }
     }
-    const std::size_t all =
-        static_cast<std::size_t>(draft_.placement.stages()) * static_cast<std::size_t>(draft_.microbatches);
+    const std::size_t all = static_cast<std::size_t>(draft_.placement.num_stages()) *
+                            static_cast<std::size_t>(draft_.microbatches);
     if (outputs != all || posted != sent_.size()) return false;
     if (training_ && (inputs != all || weights != all)) return false;
-    return !any_reduce_ || reduced_.size() == static_cast<std::size_t>(draft_.placement.stages());
+    return !any_reduce_ || reduced_.size() == static_cast<std::size_t>(draft_.placement.num_stages());
   }
 
   const schedule::Draft& draft_;
@@ -281,7 +281,7 @@ class Tables {
       parts = {action.forward_part(), action.backward_part()};
     for (const Action& part : parts) {
       const int stage = part.stage().value;
-      if (stage >= schedule_.placement.stages() || part.microbatch().value >= schedule_.microbatches)
+      if (stage >= schedule_.placement.num_stages() || part.microbatch().value >= schedule_.microbatches)
         return Step::Fail;
       if (schedule_.placement.rank_of(StageId(stage)).value != rank) return Step::Fail;
       if (!ready(part)) return Step::Wait;
@@ -319,7 +319,7 @@ class Tables {
       if (next_[rank] != schedule_.ranks[rank].size()) return false;
     }
     const std::size_t all =
-        static_cast<std::size_t>(schedule_.stages()) * static_cast<std::size_t>(schedule_.microbatches);
+        static_cast<std::size_t>(schedule_.num_stages()) * static_cast<std::size_t>(schedule_.microbatches);
     return outputs_.size() == all && (!training_ || (inputs_.size() == all && weights_.size() == all));
   }
 

@@ -1,5 +1,6 @@
 // Each lowering pass on its own. (golden_test.cpp compares their combination with the reference.)
 #include "schedule/dependencies.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -108,7 +109,7 @@ TEST(ScheduleSendRecv, SendsValueToBothConsumersAndReturnsBothGradients) {
     std::erase(without.ranks[static_cast<std::size_t>(user)],
                Action::send_backward(StageId(user), batch, StageId(0)));
     ASSERT_EQ(without.ranks[0].size() + 1, draft.ranks[0].size());
-    for (const SendMode mode : send_modes)
+    for (const SendMode mode : kSendModes)
       EXPECT_FALSE(validate(without).safe(mode)) << "the gradient from stage " << user;
   }
 }
@@ -138,8 +139,8 @@ TEST(ScheduleSendRecv, SkipEdgesAreSafeInEveryScheduleAndMode) {
       const ScheduleShape fitted{ranks, info.only_stages_per_rank.value_or(shape.stages_per_rank),
                                  shape.microbatches};
       LowerOptions options;
-      for (int from = 0; from + 2 < fitted.stages(); ++from) {
-        for (int to = from + 2; to < fitted.stages(); ++to)
+      for (int from = 0; from + 2 < fitted.num_stages(); ++from) {
+        for (int to = from + 2; to < fitted.num_stages(); ++to)
           options.skips.push_back({StageId(from), StageId(to)});
       }
       const Verdict verdict = validate(lower(make_schedule(info.kind, fitted), options));
@@ -216,19 +217,14 @@ TEST(ScheduleWiring, FindsItsEdgesAndNoOthers) {
 }
 
 TEST(ScheduleWiring, RejectsInvalidEdges) {
-  const auto text = [](std::vector<StageEdge> skips) -> std::string {
-    try {
-      Wiring(4, std::move(skips));
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
+  const auto text = [](const std::vector<StageEdge>& skips) {
+    return test::error_message<UsageError>([&] { Wiring(4, skips); });
   };
   EXPECT_THAT(text({{StageId(0), StageId(1)}}), HasSubstr("connects adjacent stages"));
   EXPECT_THAT(text({{StageId(2), StageId(0)}}), HasSubstr("does not lead to a later stage"));
   EXPECT_THAT(text({{StageId(0), StageId(4)}}), HasSubstr("is not within the 4 stages"));
   EXPECT_THAT(text({{StageId(0), StageId(2)}, {StageId(0), StageId(2)}}), HasSubstr("twice"));
-  EXPECT_EQ(text({{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}), "");
+  EXPECT_EQ(text({{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}), "no error");
 }
 
 }  // namespace

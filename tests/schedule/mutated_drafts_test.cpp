@@ -31,15 +31,15 @@ class Mutator {
       const ScheduleInfo& info = infos[static_cast<std::size_t>(below(static_cast<int>(infos.size())))];
       const int stages = info.only_stages_per_rank.value_or(1 + below(3));
       const ScheduleShape shape{1 + below(4), stages, 1 + below(9)};
-      if (info.kind == ScheduleKind::DualPipeV && shape.microbatches < shape.stages()) continue;
+      if (info.kind == ScheduleKind::DualPipeV && shape.microbatches < shape.num_stages()) continue;
       LowerOptions options;
       options.merge_backward = chance(4);
       options.shard = chance(2);
       options.reduce_grad = chance(2);
       options.defer_receives = chance(3);
-      if (shape.stages() > 2 && chance(2)) {
-        const int from = below(shape.stages() - 2);
-        options.skips.push_back({StageId(from), StageId(from + 2 + below(shape.stages() - from - 2))});
+      if (shape.num_stages() > 2 && chance(2)) {
+        const int from = below(shape.num_stages() - 2);
+        options.skips.push_back({StageId(from), StageId(from + 2 + below(shape.num_stages() - from - 2))});
       }
       return lower(make_schedule(info.kind, shape), options);
     }
@@ -88,7 +88,7 @@ class Mutator {
 
  private:
   Action changed(const Action& action, const Draft& draft) {
-    const StageId stage(chance(2) ? action.stage().value : below(draft.stages() + 1));
+    const StageId stage(chance(2) ? action.stage().value : below(draft.num_stages() + 1));
     const MicrobatchId batch(chance(2) ? action.microbatch().value : below(draft.microbatches + 1));
     const StageId peer(std::max(0, stage.value + (chance(2) ? 1 : -1)));
     switch (below(11)) {
@@ -129,7 +129,7 @@ TEST(ScheduleMutations, ValidatorAgreesWithInterpreterInEveryMode) {
     for (int changes = 1 + mutator.below(2); changes > 0; --changes) mutator.mutate(draft);
     const Verdict verdict = validate(draft);
     int safe = 0;
-    for (const SendMode mode : send_modes) {
+    for (const SendMode mode : kSendModes) {
       ASSERT_EQ(verdict.safe(mode), runs_to_the_end(draft, mode))
           << "seed " << seed << ", " << before.name << ", " << to_string(mode) << " sends\nbefore:\n"
           << to_csv(before) << "after:\n"

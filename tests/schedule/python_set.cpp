@@ -24,13 +24,13 @@ std::size_t PythonSet::probe(int value, Stop&& stop) const {
 }
 
 std::size_t PythonSet::find(int value) const {
-  const std::size_t at = probe(value, [&](int content) { return content == value || content == empty; });
-  return table_[at] == value ? at : none;
+  const std::size_t at = probe(value, [&](int content) { return content == value || content == kEmpty; });
+  return table_[at] == value ? at : kNone;
 }
 
 void PythonSet::add(int value) {
   if (contains(value)) return;
-  table_[probe(value, [](int content) { return content == empty; })] = value;
+  table_[probe(value, [](int content) { return content == kEmpty; })] = value;
   ++filled_;
   ++used_;
   if (filled_ * 5 >= (table_.size() - 1) * 3) grow();
@@ -38,17 +38,17 @@ void PythonSet::add(int value) {
 
 void PythonSet::remove(int value) {
   const std::size_t at = find(value);
-  if (at == none) return;
-  table_[at] = removed;
+  if (at == kNone) return;
+  table_[at] = kRemoved;
   --used_;
 }
 
 void PythonSet::grow() {
   std::size_t size = 8;
   while (size <= used_ * 4) size *= 2;
-  const std::vector<int> old = std::exchange(table_, std::vector<int>(size, empty));
+  const std::vector<int> old = std::exchange(table_, std::vector<int>(size, kEmpty));
   for (const int value : old) {
-    if (value >= 0) table_[probe(value, [](int content) { return content == empty; })] = value;
+    if (value >= 0) table_[probe(value, [](int content) { return content == kEmpty; })] = value;
   }
   filled_ = used_;
 }

@@ -155,12 +155,12 @@ TEST(ScheduleValidate, DistinguishesSendModes) {
 
 TEST(ScheduleValidate, AnswersOnlyForCheckedSendModes) {
   const ScheduleFile lowered = file("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
-  const Verdict one = lowered.validate({.mode = SendMode::Buffered});
+  const Verdict one = lowered.validate({.send_mode = SendMode::Buffered});
   EXPECT_TRUE(one.safe(SendMode::Buffered));
   EXPECT_THROW(one.safe(SendMode::Ordered), UsageError);
   EXPECT_THROW(one.all(SendMode::Blocking), UsageError);
   // Lowering makes a valid compute table safe in every mode.
-  EXPECT_TRUE(file("0F0,0B0\n").validate({.mode = SendMode::Buffered}).safe(SendMode::Blocking));
+  EXPECT_TRUE(file("0F0,0B0\n").validate({.send_mode = SendMode::Buffered}).safe(SendMode::Blocking));
 }
 
 TEST(ScheduleValidate, ReportsAllFindings) {

@@ -42,9 +42,9 @@ RanksOutcome run_process_ranks(const std::string& function, int ranks, const Ran
   launch_options.environment["PENSTOCK_TEST_RANKS"] = function;
   launch_options.pass_signals = false;
   launch_options.on_start = options.on_start;
-  launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
+  launch_options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view line) {
     outcome.lines[rank.index()].emplace_back(line);
-    if (options.on_line) options.on_line(rank, is_error, line);
+    if (options.on_line) options.on_line(rank, stream, line);
   };
   outcome.result = launch(launch_options);
   return outcome;

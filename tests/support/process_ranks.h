@@ -19,7 +19,7 @@ struct RanksOptions {
   std::chrono::milliseconds deadline{120000};
   std::map<std::string, std::string> environment;
   int max_restarts = 0;
-  std::function<void(Rank, bool is_error, std::string_view)> on_line;
+  std::function<void(Rank, comm::OutputStream stream, std::string_view)> on_line;
   std::function<void(const std::vector<pid_t>&)> on_start;
 };
 

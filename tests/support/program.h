@@ -79,6 +79,11 @@ inline Outcome run_program(const std::vector<std::string>& words,
   return Program(words, settings).finish();
 }
 
+//! Whether a program is installed.
+inline bool has_program(const std::string& name) {
+  return run_program({"sh", "-c", "command -v " + name}).code == 0;
+}
+
 //! Runs the `penstock` tool of this build.
 #ifdef PENSTOCK_TOOL
 inline Outcome penstock(std::vector<std::string> words) {

@@ -1,7 +1,8 @@
-// Training with distributed tensors: second derivatives, split backwards, optimizers, autocast, and shared,
-// asynchronous redistributions.
+// Training with distributed tensors: second derivatives, split backward passes, optimizers, autocast, and
+// shared, asynchronous redistributions.
 #include "mesh_ranks.h"
 #include "runtime/backward/backward.h"
+#include "support/error_message.h"
 #include "tensor/dispatch/dtensor_impl.h"
 
 #include <penstock/base/error.h>
@@ -315,19 +316,11 @@ TEST(TensorCollectives, AreAsynchronousUntilResultIsUsed) {
 TEST(TensorRules, MissingRuleErrorExplainsWhatToDo) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {tensor::Shard(0)}, false);
-    const auto error = [](const auto& call) -> std::string {
-      try {
-        call();
-      } catch (const UsageError& e) {
-        return e.what();
-      }
-      return "nothing was thrown";
-    };
     EXPECT_THAT(
-        error([&] { at::linalg_inv(d); }),
+        error_message<UsageError>([&] { at::linalg_inv(d); }),
         testing::AllOf(testing::HasSubstr("aten::linalg_inv_ex"), testing::HasSubstr("[4, 4] [Shard(0)]"),
                        testing::HasSubstr("to_local()"), testing::HasSubstr("ReplicateUnknownOps")));
-    EXPECT_THAT(error([&] {
+    EXPECT_THAT(error_message<UsageError>([&] {
                   at::Tensor copy = d.clone();
                   copy.geometric_(0.5);
                 }),

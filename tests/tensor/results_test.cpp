@@ -1,6 +1,7 @@
 // Regression tests of results that were once silently wrong: partial values through conversions, unreduced
 // gradients, different replicas, mismatched sizes; and calls without a valid result.
 #include "mesh_ranks.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>
@@ -215,36 +216,25 @@ TEST(TensorProducts, MatchDenseForVectors) {
   });
 }
 
-//! The message that `body` throws.
-template <class Body>
-std::string message_of(const Body& body) {
-  try {
-    body();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
 TEST(TensorMemory, AccessToElementsIsRejectedWithExplanation) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor d = distributed_ones({4, 4}, mesh, {tensor::Shard(0)});
     const std::vector<std::string> messages{
-        message_of([&] {
+        error_message<std::exception>([&] {
           std::ostringstream out;
           out << d;
         }),
-        message_of([&] {
+        error_message<std::exception>([&] {
           std::ostringstream out;
           out << d.to(at::kDouble).sum();
         }),
-        message_of([&] {
+        error_message<std::exception>([&] {
           std::ostringstream out;
           torch::save(d, out);
         }),
-        message_of([&] { d.data_ptr(); }),
-        message_of([&] { d.storage(); }),
-        message_of([&] { d.const_data_ptr<float>(); }),
+        error_message<std::exception>([&] { d.data_ptr(); }),
+        error_message<std::exception>([&] { d.storage(); }),
+        error_message<std::exception>([&] { d.const_data_ptr<float>(); }),
     };
     for (const std::string& message : messages) {
       EXPECT_NE(message.find("distributed tensor"), std::string::npos) << message;

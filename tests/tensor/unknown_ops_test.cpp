@@ -90,8 +90,12 @@ std::vector<at::Tensor> tensors(const Stack& stack) {
   return all;
 }
 
-//! The problem of the operator on distributed tensors; empty if there is none.
-std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh, bool grad) {
+using WeakTensors = std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>>;
+
+//! The problem of the operator on distributed tensors; empty if there is none. Adds its arguments and results
+//! to `seen`.
+std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh, bool grad,
+                  WeakTensors& seen) {
   unsigned seed = 0;
   const auto dense_input = [&] { return made_up(seed++).set_requires_grad(grad); };
   std::optional<Stack> dense = arguments(op.schema(), dense_input);
@@ -102,8 +106,11 @@ std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh,
     return {};
   }
   seed = 0;
-  Stack stack = *arguments(op.schema(),
-                           [&] { return distribute_tensor(dense_input(), mesh, {tensor::Shard(0)}, false); });
+  Stack stack = *arguments(op.schema(), [&] {
+    const at::Tensor made = distribute_tensor(dense_input(), mesh, {tensor::Shard(0)}, false);
+    seen.emplace_back(made.getIntrusivePtr());
+    return made;
+  });
   try {
     op.callBoxed(&stack);
   } catch (const Error& e) {
@@ -113,6 +120,8 @@ std::string fault(const c10::OperatorHandle& op, const tensor::DeviceMesh& mesh,
     return e.what();
   }
   const std::vector<at::Tensor> want = tensors(*dense), got = tensors(stack);
+  for (const at::Tensor& t : got)
+    if (t.defined()) seen.emplace_back(t.getIntrusivePtr());
   if (want.size() != got.size()) return "another number of results";
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (!want[i].defined() && !got[i].defined()) continue;
@@ -135,7 +144,11 @@ TEST(TensorUnknownOps, MatchDenseOrReportMissingRule) {
       const bool writes = op->schema().is_mutable();
       for (const bool grad : {false, true}) {
         if (grad && writes) continue;
-        const std::string found = fault(*op, mesh, grad);
+        WeakTensors seen;
+        std::string found = fault(*op, mesh, grad, seen);
+        // A tensor that outlives its operator is part of a reference cycle.
+        for (const auto& tensor : seen)
+          if (found.empty() && !tensor.expired()) found = "a tensor is never freed";
         if (mesh.coordinate(0) != 0) continue;
         ++called;
         if (!found.empty())

@@ -142,7 +142,7 @@ TEST(TrainArchiveTraining, ResumedRunKeepsMeasuredSplit) {
     return losses;
   };
   const auto losses = train(4);
-  const std::string positions = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts");
+  const std::string positions = checkpoint::Checkpoint(dir / "c/step-00000000").note("cuts").value();
   EXPECT_EQ(std::count(positions.begin(), positions.end(), ' '), 1) << positions;
   for (const std::int64_t step : {2, 4})
     EXPECT_EQ(checkpoint::Checkpoint(dir / ("c/" + checkpoint::checkpoint_name(step))).note("cuts"),

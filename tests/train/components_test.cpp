@@ -126,16 +126,16 @@ TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
   EXPECT_THROW(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError);
 }
 
-TEST(TrainModelSplit, IsReadAsItIsWritten) {
+TEST(TrainModelSplit, RoundTripsAndRejectsInvalidText) {
   for (const ModelSplit& split : {ModelSplit{}, ModelSplit{{7}}, ModelSplit{{1, 12, 40}}})
     EXPECT_EQ(parse_model_split(to_string(split)), split);
   EXPECT_EQ(to_string(ModelSplit{{1, 12, 40}}), "1 12 40");
-  EXPECT_EQ((ModelSplit{{1, 12, 40}}.stages()), 4);
+  EXPECT_EQ((ModelSplit{{1, 12, 40}}.num_stages()), 4);
   for (const char* text : {"x", "3 3", "4 3", "0", "-1", "3 ", " 3", "3  4", "3,4"})
     EXPECT_THROW(parse_model_split(text), ParseError) << text;
 }
 
-TEST(TrainModelSplit, OfTheGptBuildsTheStagesThatItDescribes) {
+TEST(TrainModelSplit, GptStagesMatchDescription) {
   const auto model = gpt_model({.vocabulary = 11, .context = 8, .layers = 4, .heads = 2, .width = 16}, 1);
   EXPECT_EQ(model->split(1), ModelSplit{});
   EXPECT_EQ(model->split(6), (ModelSplit{{1, 2, 3, 4, 5}}));

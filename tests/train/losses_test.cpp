@@ -1,5 +1,6 @@
 // Losses of full batches: ignored labels, validation rows, and non-finite values, in every topology, compared
 // with a dense computation of the formula.
+#include "support/error_message.h"
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -311,12 +312,29 @@ TEST(TrainValidation, CoversHeldOutTextOnce) {
 }
 
 std::string error_of(const std::string& model, const Tensors& data, const RunOptions& options) {
+  return test::error_message([&] { run_archive(model, data, options); });
+}
+
+TEST(TrainError, NamesStepAndNestsCause) {
+  at::set_num_threads(1);
+  Tensors data = checkpoint::load_safetensors(archive("mlp.safetensors"));
+  data["input"] = data.at("input").clone().fill_(std::numeric_limits<float>::quiet_NaN());
   try {
-    run_archive(model, data, options);
-  } catch (const Error& error) {
-    return error.what();
+    run_archive("mlp", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4}, 8));
+    FAIL() << "nothing was thrown";
+  } catch (const RunError& error) {
+    EXPECT_EQ(error.step(), 1);
+    EXPECT_THAT(error.message(), testing::StartsWith("step 1: "));
+    EXPECT_THROW(std::rethrow_if_nested(error), Error);
   }
-  return "nothing was thrown";
+}
+
+TEST(TrainError, IsStorageErrorIfLogCannotBeWritten) {
+  at::set_num_threads(1);
+  const Tensors data = checkpoint::load_safetensors(archive("mlp.safetensors"));
+  RunOptions options = sgd({}, 8);
+  options.log_json = "/proc/no/such/log";
+  EXPECT_THROW(run_archive("mlp", data, options), StorageError);
 }
 
 TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
@@ -361,7 +379,7 @@ TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
   data["weight"][6] = 1.0F;
   EXPECT_EQ(
       error_of("language", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 10}, 20)),
-      "nothing was thrown");
+      "no error");
 }
 
 }  // namespace

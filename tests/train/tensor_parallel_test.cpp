@@ -1,5 +1,6 @@
 // An exported transformer trained over tensor-parallel ranks, with a plan found in its graph or given
 // explicitly, compared with one rank.
+#include "support/error_message.h"
 #include "support/temp_dir.h"
 
 #include <penstock/base/error.h>
@@ -73,13 +74,8 @@ TEST(TrainArchiveTensorParallel, AcceptsExplicitPlan) {
                               {"token", parallel::RowwiseParallel()},
                               {"blocks.*.norm?", parallel::SequenceParallel()}}),
               alone);
-  const auto error = [](const RunOptions& options, const parallel::ParallelPlan& plan) -> std::string {
-    try {
-      losses_of(options, plan);
-    } catch (const UsageError& e) {
-      return e.what();
-    }
-    return "nothing was thrown";
+  const auto error = [](const RunOptions& options, const parallel::ParallelPlan& plan) {
+    return test::error_message<UsageError>([&] { losses_of(options, plan); });
   };
   EXPECT_THAT(error(two, {{"blocks.*.mpl.up", parallel::ColwiseParallel()}}), HasSubstr("blocks.*.mpl.up"));
   EXPECT_THAT(

@@ -241,7 +241,7 @@ TEST(ValueLossReduction, WeightsGiveGradientOfFullBatch) {
     const Chunks parts = split_args_kwargs_into_chunks({x, labels}, {}, 4);
     std::vector<IValue> targets;
     for (const Args& part : parts.args) targets.push_back(part[1]);
-    const std::vector<double> seeds = each.reduction.seeds(parts.rows, targets);
+    const std::vector<double> seeds = each.reduction.initial_gradients(parts.rows, targets);
     at::Tensor total = torch::zeros_like(w);
     std::vector<at::Tensor> losses;
     for (std::size_t i = 0; i < seeds.size(); ++i) {
@@ -257,14 +257,15 @@ TEST(ValueLossReduction, RejectsInvalidWeights) {
   const auto with = [](double weight) {
     return runtime::LossReduction::weighted([weight](const IValue&) { return weight; });
   };
-  EXPECT_THROW(with(-1).seeds({1}, {IValue()}), UsageError);
-  EXPECT_THROW(with(std::numeric_limits<double>::quiet_NaN()).seeds({1}, {IValue()}), UsageError);
-  EXPECT_THROW(with(1).seeds({1, 1}, {IValue()}), UsageError);
-  EXPECT_THROW(runtime::LossReduction::mean().seeds({}, {}), UsageError);
+  EXPECT_THROW(with(-1).initial_gradients({1}, {IValue()}), UsageError);
+  EXPECT_THROW(with(std::numeric_limits<double>::quiet_NaN()).initial_gradients({1}, {IValue()}), UsageError);
+  EXPECT_THROW(with(1).initial_gradients({1, 1}, {IValue()}), UsageError);
+  EXPECT_THROW(runtime::LossReduction::mean().initial_gradients({}, {}), UsageError);
   EXPECT_THROW(runtime::LossReduction::reduce({}, {}), UsageError);
   for (const double denominator : {-1.0, 0.0, std::numeric_limits<double>::infinity()})
-    EXPECT_THROW(with(1).seeds({1}, {IValue()}, denominator), UsageError) << denominator;
-  EXPECT_THROW(runtime::LossReduction::mean_over_valid_labels().seeds({1}, {tuple({})}), UsageError);
+    EXPECT_THROW(with(1).initial_gradients({1}, {IValue()}, denominator), UsageError) << denominator;
+  EXPECT_THROW(runtime::LossReduction::mean_over_valid_labels().initial_gradients({1}, {tuple({})}),
+               UsageError);
 }
 
 TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
@@ -272,14 +273,15 @@ TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
       runtime::LossReduction::weighted([](const IValue& t) { return t.toDouble(); });
   const at::Tensor nan = torch::scalar_tensor(std::numeric_limits<double>::quiet_NaN()),
                    three = torch::scalar_tensor(3.0), five = torch::scalar_tensor(5.0);
-  const auto seeds = reduction.seeds({4, 4}, {0.0, 2.0});
+  const auto seeds = reduction.initial_gradients({4, 4}, {0.0, 2.0});
   EXPECT_THAT(seeds, testing::ElementsAre(0.0, 1.0));
   EXPECT_EQ(runtime::LossReduction::reduce({nan, three}, seeds).item<double>(), 3.0);
   EXPECT_EQ(
-      runtime::LossReduction::reduce({three, five, nan}, reduction.seeds({}, {1.0, 3.0, 0.0})).item<double>(),
+      runtime::LossReduction::reduce({three, five, nan}, reduction.initial_gradients({}, {1.0, 3.0, 0.0}))
+          .item<double>(),
       3.0 / 4 + 5.0 * 3 / 4);
   // No weight at all: zero gradients and no NaN.
-  const auto none = reduction.seeds({4, 4}, {0.0, 0.0});
+  const auto none = reduction.initial_gradients({4, 4}, {0.0, 0.0});
   EXPECT_THAT(none, testing::ElementsAre(0.0, 0.0));
   EXPECT_EQ(runtime::LossReduction::reduce({nan, nan}, none).item<double>(), 0.0);
   // NaN is not hidden if its weight is not 0.
@@ -287,8 +289,10 @@ TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
 }
 
 TEST(ValueLossReduction, SumsWithAndWithoutTargets) {
-  EXPECT_THAT(runtime::LossReduction::sum().seeds({3, 3, 2}, {}), testing::ElementsAre(1.0, 1.0, 1.0));
-  EXPECT_THAT(runtime::LossReduction::sum().seeds({}, {IValue(), IValue()}), testing::ElementsAre(1.0, 1.0));
+  EXPECT_THAT(runtime::LossReduction::sum().initial_gradients({3, 3, 2}, {}),
+              testing::ElementsAre(1.0, 1.0, 1.0));
+  EXPECT_THAT(runtime::LossReduction::sum().initial_gradients({}, {IValue(), IValue()}),
+              testing::ElementsAre(1.0, 1.0));
   EXPECT_EQ(runtime::LossReduction::sum().weight_of(torch::ones({3})), std::nullopt);
   EXPECT_EQ(runtime::LossReduction::mean().weight_of(torch::ones({3})), std::nullopt);
 }
@@ -302,11 +306,13 @@ TEST(ValueLossReduction, DividesByDenominatorOfFullBatch) {
   EXPECT_EQ(reduction.weight_of(few), 1.0);
   EXPECT_EQ(reduction.weight_of(many), 5.0);
   EXPECT_EQ(runtime::LossReduction::mean_over_valid_labels(7).weight_of(few), 3.0);
-  EXPECT_THAT(reduction.seeds({2, 2}, {few.slice(0, 0, 2), few.slice(0, 2)}, 3.0),
+  EXPECT_THAT(reduction.initial_gradients({2, 2}, {few.slice(0, 0, 2), few.slice(0, 2)}, 3.0),
               testing::ElementsAre(1.0 / 3, 0.0));
-  EXPECT_THAT(reduction.seeds({1, 1}, {many[0], many[1]}, 3.0), testing::ElementsAre(1.0, 2.0 / 3));
-  EXPECT_THAT(runtime::LossReduction::mean().seeds({3, 2}, {}, 10.0), testing::ElementsAre(0.3, 0.2));
-  EXPECT_THAT(reduction.seeds({2}, {few.slice(0, 2)}, 0.0), testing::ElementsAre(0.0));
+  EXPECT_THAT(reduction.initial_gradients({1, 1}, {many[0], many[1]}, 3.0),
+              testing::ElementsAre(1.0, 2.0 / 3));
+  EXPECT_THAT(runtime::LossReduction::mean().initial_gradients({3, 2}, {}, 10.0),
+              testing::ElementsAre(0.3, 0.2));
+  EXPECT_THAT(reduction.initial_gradients({2}, {few.slice(0, 2)}, 0.0), testing::ElementsAre(0.0));
 }
 
 }  // namespace

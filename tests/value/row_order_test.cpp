@@ -36,7 +36,7 @@ BatchRows rows_of(const std::vector<std::int64_t>& shards, const std::vector<at:
   return rows;
 }
 
-TEST(ValueRowOrder, MergesRandomShardsInTheOrderOfTheBatch) {
+TEST(ValueRowOrder, MergesRandomShardsInBatchOrder) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
@@ -61,7 +61,7 @@ TEST(ValueRowOrder, MergesRandomShardsInTheOrderOfTheBatch) {
   }
 }
 
-TEST(ValueRowOrder, ConcatenatesRowsThatAreNotThoseOfTheBatch) {
+TEST(ValueRowOrder, ConcatenatesRowsNotInBatch) {
   const std::vector<at::Tensor> statistics{at::arange(2).view({1, 2}), at::arange(2, 4).view({1, 2})};
   EXPECT_TRUE(at::equal(cat_rows(statistics, 0, {.order = {1, 1}, .microbatches = {4, 4}}),
                         at::arange(4).view({2, 2})));

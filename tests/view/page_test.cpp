@@ -29,7 +29,7 @@ class Browser : public testing::Environment {
         << "chromium is needed (./dev test installs it)";
   }
 };
-[[maybe_unused]] const testing::Environment* const browser = testing::AddGlobalTestEnvironment(new Browser);
+[[maybe_unused]] const testing::Environment* const kBrowser = testing::AddGlobalTestEnvironment(new Browser);
 
 struct Page {
   std::string dom;  //!< after the scripts have run
@@ -72,13 +72,13 @@ Page open_page(std::string html, const std::string& script = "") {
 }
 
 plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
-  plan::Costs costs = plan::Costs::uniform(shape.stages());
+  plan::Costs costs = plan::Costs::uniform(shape.num_stages());
   costs.link.latency = latency;
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
 //! A scripted pointer: `point(type, x, y)` on the first canvas, with x and y in its CSS pixels.
-const std::string pointer = R"js(
+const std::string kPointer = R"js(
   const canvas = document.querySelector("canvas");
   function point(type, x, y, more = {}) {
     const box = canvas.getBoundingClientRect();
@@ -88,7 +88,8 @@ const std::string pointer = R"js(
 )js";
 
 TEST(ViewPage, DrawsEveryBoxOfSmallSchedule) {
-  const Page page = open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)));
+  const Page page =
+      open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), TimeUnit::Units)));
   EXPECT_EQ(page.value("boxes"), "64");  // 4 ranks x 8 microbatches x F and B
   EXPECT_EQ(page.value("drawn"), "64");
   EXPECT_THAT(page.dom, HasSubstr("1F1B: 4 ranks, 4 stages, 8 microbatches"));
@@ -96,8 +97,8 @@ TEST(ViewPage, DrawsEveryBoxOfSmallSchedule) {
 
 TEST(ViewPage, HoverShowsActionAndTimes) {
   // The step takes 33 units; rank 0 starts with 0F0 from 0 to 1, and the gutter is 64 pixels wide.
-  const Page page =
-      open_page(to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), false)), pointer + R"js(
+  const Page page = open_page(
+      to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), TimeUnit::Units)), kPointer + R"js(
     const unit = (canvas.clientWidth - 64 - 8) / 33;
     const tip = document.getElementById("tip");
     point("mousemove", 64 + 0.5 * unit, 24 + 10);
@@ -117,7 +118,7 @@ TEST(ViewPage, HoverShowsActionAndTimes) {
 
 TEST(ViewPage, SupportsZoomMicrobatchHighlightAndTheme) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.2);
-  const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
+  const Page page = open_page(to_html(draw(simulation, TimeUnit::Units)), kPointer + R"js(
     const state = document.getElementById("state");
     const before = getComputedStyle(document.body).backgroundColor;
     document.getElementById("theme").click();
@@ -142,7 +143,7 @@ TEST(ViewPage, SupportsZoomMicrobatchHighlightAndTheme) {
 
 TEST(ViewPage, ShowsPredictedNextToMeasuredTimeline) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 6}, 0.1);
-  Drawing drawing = draw(simulation, true);
+  Drawing drawing = draw(simulation, TimeUnit::Seconds);
   schedule::Timeline measured = simulation.timeline;
   measured.source = schedule::TimelineSource::Measured;
   for (auto& rank : measured.ranks) {
@@ -157,7 +158,7 @@ TEST(ViewPage, ShowsPredictedNextToMeasuredTimeline) {
 
 TEST(ViewPage, StaysResponsiveWith64RanksAnd512Microbatches) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::InterleavedZeroBubble, {64, 2, 512});
-  const Page page = open_page(to_html(draw(simulation, false)), pointer + R"js(
+  const Page page = open_page(to_html(draw(simulation, TimeUnit::Units)), kPointer + R"js(
     point("mousemove", 700, 60);
     report("found", document.getElementById("tip").textContent);
     for (let i = 0; i < 12; ++i) document.getElementById("zoom-in").click();

@@ -18,7 +18,7 @@ namespace {
 using testing::HasSubstr;
 
 plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
-  plan::Costs costs = plan::Costs::uniform(shape.stages());
+  plan::Costs costs = plan::Costs::uniform(shape.num_stages());
   costs.link.latency = latency;
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
@@ -30,7 +30,7 @@ std::size_t count(const std::string& text, const std::string& part) {
 }
 
 TEST(ViewGrid, Shows1F1BAsInPapers) {
-  EXPECT_EQ(to_grid(draw(run(schedule::ScheduleKind::OneFOneB, {3, 1, 4}), false)),
+  EXPECT_EQ(to_grid(draw(run(schedule::ScheduleKind::OneFOneB, {3, 1, 4}), TimeUnit::Units)),
             "1F1B: 3 ranks, 3 stages, 4 microbatches\n"
             "rank 0 F0 F1 F2 ............B0--- F3 B1--- ...B2--- ...B3---\n"
             "rank 1 ...F0 F1 ......B0--- F2 B1--- F3 B2--- ...B3---\n"
@@ -39,7 +39,7 @@ TEST(ViewGrid, Shows1F1BAsInPapers) {
 }
 
 TEST(ViewGrid, ColorsShowKindAndNarrowGridFitsTerminal) {
-  const Drawing drawing = draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, 16}), false);
+  const Drawing drawing = draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, 16}), TimeUnit::Units);
   const std::string text = to_grid(drawing, {.color = true, .width = 80});
   EXPECT_THAT(text, HasSubstr("\x1b[38;5;16;48;5;68m"));
   std::string plain;
@@ -104,7 +104,7 @@ TEST(ViewGrid, NarrowBoxShowsOnlyItsKind) {
 
 TEST(ViewGrid, SeveralPanelsAreNamedAndShareLegend) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {1, 1, 1});
-  Drawing drawing = draw(simulation, false);
+  Drawing drawing = draw(simulation, TimeUnit::Units);
   schedule::Timeline measured = simulation.timeline;
   measured.source = schedule::TimelineSource::Measured;
   add_panel(drawing, measured);
@@ -129,7 +129,7 @@ TEST(ViewSvg, HasBoxForEveryAction) {
         if (timed.action.is_compute()) for_each_part(timed.action, [&](const schedule::Action&) { ++parts; });
       }
     }
-    const std::string svg = to_svg(draw(simulation, false));
+    const std::string svg = to_svg(draw(simulation, TimeUnit::Units));
     EXPECT_EQ(count(svg, "<title>"), parts);
     EXPECT_THAT(svg, HasSubstr("<title>0F0</title>"));
     EXPECT_THAT(svg, HasSubstr("prefers-color-scheme:dark"));
@@ -140,12 +140,12 @@ TEST(ViewSvg, HasBoxForEveryAction) {
 TEST(ViewSvg, EscapesName) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "<a & b>";
-  EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr("&lt;a &amp; b&gt;"));
+  EXPECT_THAT(to_svg(draw(simulation, TimeUnit::Units)), HasSubstr("&lt;a &amp; b&gt;"));
 }
 
 TEST(ViewTrace, HasSeparateTracksAndArrowForEveryMessage) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {4, 1, 6}, 0.25);
-  const auto trace = nlohmann::json::parse(to_trace(draw(simulation, false)));
+  const auto trace = nlohmann::json::parse(to_trace(draw(simulation, TimeUnit::Units)));
   std::map<std::string, std::pair<double, double>> arrows;
   std::size_t compute = 0, transfers = 0, starts = 0, ends = 0;
   std::map<std::pair<int, int>, std::string> tracks;
@@ -170,7 +170,7 @@ TEST(ViewTrace, HasSeparateTracksAndArrowForEveryMessage) {
 
 TEST(ViewTrace, SlicesOfOneTrackNeverOverlap) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.4);
-  const auto trace = nlohmann::json::parse(to_trace(draw(simulation, false)));
+  const auto trace = nlohmann::json::parse(to_trace(draw(simulation, TimeUnit::Units)));
   std::map<std::pair<int, int>, double> last;
   for (const auto& event : trace.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
@@ -181,9 +181,10 @@ TEST(ViewTrace, SlicesOfOneTrackNeverOverlap) {
 }
 
 TEST(ViewTrace, CountersMatchMemorySamples) {
-  for (const bool seconds : {false, true}) {
+  for (const TimeUnit unit : {TimeUnit::Units, TimeUnit::Seconds}) {
+    const double microseconds = unit == TimeUnit::Seconds ? 1e6 : 1e3;
     const plan::Simulation simulation = run(schedule::ScheduleKind::ZB1P, {3, 1, 4});
-    const auto trace = nlohmann::json::parse(to_trace(draw(simulation, seconds)));
+    const auto trace = nlohmann::json::parse(to_trace(draw(simulation, unit)));
     std::vector<std::vector<std::pair<double, std::uint64_t>>> counters(3);
     for (const auto& event : trace.at("traceEvents")) {
       if (event.at("ph") != "C") continue;
@@ -195,7 +196,7 @@ TEST(ViewTrace, CountersMatchMemorySamples) {
       const auto& samples = simulation.timeline.memory[r];
       ASSERT_EQ(counters[r].size(), samples.size());
       for (std::size_t i = 0; i < samples.size(); ++i) {
-        EXPECT_NEAR(counters[r][i].first, samples[i].time * (seconds ? 1e6 : 1e3), 1e-6);  // microseconds
+        EXPECT_NEAR(counters[r][i].first, samples[i].time * microseconds, 1e-6);
         EXPECT_EQ(counters[r][i].second, samples[i].bytes);
       }
     }
@@ -208,7 +209,7 @@ TEST(ViewTrace, KeepsNanosecondsOfLongSteps) {
   timeline.microbatches = 1;
   timeline.ranks = {{{schedule::Action::forward(StageId(0), MicrobatchId(0)), 123.456789012, 246.913578025}}};
   timeline.memory = {{{123.456789012, 7}}};
-  const auto trace = nlohmann::json::parse(to_trace(draw(std::span(&timeline, 1), true)));
+  const auto trace = nlohmann::json::parse(to_trace(draw(std::span(&timeline, 1), TimeUnit::Seconds)));
   for (const auto& event : trace.at("traceEvents")) {
     if (event.at("ph") == "M") continue;
     EXPECT_NEAR(event.at("ts").get<double>(), 123456789.012, 1e-4) << event;  // microseconds
@@ -220,7 +221,7 @@ TEST(ViewTrace, KeepsNanosecondsOfLongSteps) {
 
 TEST(ViewTrace, NamesProcessesTracksAndSlices) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
-  Drawing drawing = draw(simulation, false);
+  Drawing drawing = draw(simulation, TimeUnit::Units);
   schedule::Timeline measured = simulation.timeline;
   measured.source = schedule::TimelineSource::Measured;
   add_panel(drawing, measured);
@@ -284,7 +285,7 @@ nlohmann::json page_data(const std::string& page) {
 
 TEST(ViewHtml, ContainsEveryBoxSampleAndSummary) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::DualPipeV, {2, 2, 6}, 0.3);
-  Drawing drawing = draw(simulation, false);
+  Drawing drawing = draw(simulation, TimeUnit::Units);
   add_panel(drawing, simulation.timeline);
   const auto data = page_data(to_html(drawing));
   EXPECT_EQ(data.at("ranks"), 2);
@@ -340,7 +341,7 @@ TEST(ViewHtml, DownsamplesMemoryCurvesButKeepsPeak) {
   timeline.memory.resize(1);
   for (int i = 0; i < 50'001; ++i)
     timeline.memory[0].push_back({static_cast<double>(i), i == 33'333 ? 99u : 1u});
-  const auto data = page_data(to_html(draw(std::span(&timeline, 1), true)));
+  const auto data = page_data(to_html(draw(std::span(&timeline, 1), TimeUnit::Seconds)));
   const auto samples = data.at("panels").at(0).at("memory").at(0).get<std::vector<double>>();
   EXPECT_LE(samples.size(), 2u * 20'000);
   EXPECT_GE(samples.size(), 2u * 10'000);
@@ -355,13 +356,14 @@ TEST(ViewHtml, DownsamplesMemoryCurvesButKeepsPeak) {
 TEST(ViewHtml, EscapesTitle) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "<a & \"b\">";
-  EXPECT_THAT(to_html(draw(simulation, false)), HasSubstr("<title>&lt;a &amp; &quot;b&quot;&gt;: 2 ranks"));
+  EXPECT_THAT(to_html(draw(simulation, TimeUnit::Units)),
+              HasSubstr("<title>&lt;a &amp; &quot;b&quot;&gt;: 2 ranks"));
 }
 
 TEST(ViewHtml, IsSelfContained) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "</script><b>";
-  const std::string page = to_html(draw(simulation, false));
+  const std::string page = to_html(draw(simulation, TimeUnit::Units));
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page must not fetch anything";
   EXPECT_EQ(count(page, "{{"), count(page, "}}") - 0);

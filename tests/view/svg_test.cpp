@@ -70,7 +70,7 @@ struct Svg {
 };
 
 plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
-  plan::Costs costs = plan::Costs::uniform(shape.stages());
+  plan::Costs costs = plan::Costs::uniform(shape.num_stages());
   costs.link.latency = latency;
   return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
@@ -80,7 +80,7 @@ TEST(ViewSvgFigure, BoxesAreAtTheirTimesInRankRow) {
        {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
         schedule::ScheduleKind::DualPipeV}) {
     const plan::Simulation simulation = run(kind, {3, info_of(kind).default_stages_per_rank, 6}, 0.2);
-    const Drawing drawing = draw(simulation, false);
+    const Drawing drawing = draw(simulation, TimeUnit::Units);
     const Svg svg(drawing);
     const std::vector<Rect> lanes = svg.with_class("lane");
     ASSERT_EQ(lanes.size(), 3u);
@@ -119,7 +119,7 @@ TEST(ViewSvgFigure, BoxesAreAtTheirTimesInRankRow) {
 }
 
 TEST(ViewSvgFigure, CommunicationLanesDoNotOverlap) {
-  const Drawing drawing = draw(run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), false);
+  const Drawing drawing = draw(run(schedule::ScheduleKind::DualPipeV, {4, 2, 10}, 0.7), TimeUnit::Units);
   const Svg svg(drawing);
   const std::vector<Rect> transfers = svg.with_class("c");
   std::set<double> rows;
@@ -138,7 +138,7 @@ TEST(ViewSvgFigure, CommunicationLanesDoNotOverlap) {
 
 TEST(ViewSvgFigure, BoxesShowCenteredMicrobatchIfItFits) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 3});
-  const Svg svg(draw(simulation, false));
+  const Svg svg(draw(simulation, TimeUnit::Units));
   std::size_t numbers = 0;
   for (const Label& label : svg.labels) {
     if (label.classes != "n") continue;
@@ -154,19 +154,19 @@ TEST(ViewSvgFigure, BoxesShowCenteredMicrobatchIfItFits) {
   }
   EXPECT_EQ(numbers, 2u * 3 * 2);
   // A long step has no room for numbers.
-  const Svg narrow(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 200}), false));
+  const Svg narrow(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 200}), TimeUnit::Units));
   EXPECT_TRUE(narrow.texts("n").size() < 2 * 2 * 200) << narrow.texts("n").size();
 }
 
 TEST(ViewSvgFigure, LegendListsEachDrawnKindOnce) {
-  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}), false)).legend(),
+  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}), TimeUnit::Units)).legend(),
               ElementsAre("forward", "backward"));
-  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), false)).legend(),
+  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}, 0.1), TimeUnit::Units)).legend(),
               ElementsAre("forward", "backward", "transfer"));
-  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false)).legend(),
+  EXPECT_THAT(Svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), TimeUnit::Units)).legend(),
               ElementsAre("forward", "backward: inputs", "backward: weights"));
   // From left to right, without overlap, each after a box of its color.
-  const Svg svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), false));
+  const Svg svg(draw(run(schedule::ScheduleKind::ZB1P, {2, 1, 4}), TimeUnit::Units));
   const std::vector<Rect> rows = svg.with_class("lane");
   double last = 0;
   for (const Label& label : svg.labels) {
@@ -185,11 +185,11 @@ TEST(ViewSvgFigure, LegendListsEachDrawnKindOnce) {
 
 TEST(ViewSvgFigure, SeveralPanelsAreNamed) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
-  const Svg one(draw(simulation, false));
+  const Svg one(draw(simulation, TimeUnit::Units));
   EXPECT_THAT(one.texts("h"), ElementsAre("1F1B: 2 ranks, 2 stages, 2 microbatches"));
   schedule::Timeline measured = simulation.timeline;
   measured.source = schedule::TimelineSource::Measured;
-  Drawing both = draw(simulation, false);
+  Drawing both = draw(simulation, TimeUnit::Units);
   add_panel(both, measured);
   const Svg two(both);
   EXPECT_THAT(two.texts("h"),
@@ -210,7 +210,7 @@ TEST(ViewSvgFigure, SeveralPanelsAreNamed) {
 
 TEST(ViewSvgFigure, AxisShowsRoundTimesAtTheirPositions) {
   const plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 8});  // 27 units
-  const Svg svg(draw(simulation, false));
+  const Svg svg(draw(simulation, TimeUnit::Units));
   const Rect lane = svg.with_class("lane")[0];
   const double scale = lane.width / 27;
   const std::vector<std::string> texts = svg.texts("l m");
@@ -233,12 +233,13 @@ TEST(ViewSvgFigure, AxisShowsRoundTimesAtTheirPositions) {
   EXPECT_GT(step * static_cast<double>(texts.size()), 27);
   EXPECT_GE(step * scale, 45);  // not crowded
   plan::Simulation seconds = run(schedule::ScheduleKind::OneFOneB, {2, 1, 8});
-  EXPECT_THAT(Svg(draw(seconds, true)).texts("l m"), testing::Contains("5.00 s"));
+  EXPECT_THAT(Svg(draw(seconds, TimeUnit::Seconds)).texts("l m"), testing::Contains("5.00 s"));
 }
 
 TEST(ViewSvgFigure, EverythingIsInsideViewBox) {
   for (const int microbatches : {1, 4, 60}) {
-    const Svg svg(draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), false));
+    const Svg svg(
+        draw(run(schedule::ScheduleKind::ZBVZeroBubble, {4, 2, microbatches}, 0.3), TimeUnit::Units));
     std::smatch size;
     ASSERT_TRUE(std::regex_search(
         svg.source, size,
@@ -266,7 +267,7 @@ TEST(ViewSvgFigure, SizeMatchesViewBoxExactly) {
   timeline.microbatches = 1;
   timeline.ranks = {{{schedule::Action::forward(StageId(0), MicrobatchId(0)), 0, 0.3},
                      {schedule::Action::backward(StageId(0), MicrobatchId(0)), 0.3, 9.7}}};
-  const std::string svg = to_svg(draw(std::span(&timeline, 1), false));
+  const std::string svg = to_svg(draw(std::span(&timeline, 1), TimeUnit::Units));
   std::smatch size;
   ASSERT_TRUE(std::regex_search(
       svg, size, std::regex(R"re(viewBox="0 0 ([^ ]*) ([^"]*)" width="([^"]*)" height="([^"]*)")re")));
@@ -276,7 +277,7 @@ TEST(ViewSvgFigure, SizeMatchesViewBoxExactly) {
 }
 
 TEST(ViewSvgFigure, LaterStagesAreLighterWithDarkNumbers) {
-  const Svg svg(draw(run(schedule::ScheduleKind::Interleaved1F1B, {2, 5, 4}), false));
+  const Svg svg(draw(run(schedule::ScheduleKind::Interleaved1F1B, {2, 5, 4}), TimeUnit::Units));
   std::map<std::string, std::string> classes;
   for (const Rect& rect : svg.rects) {
     if (!rect.title.empty()) classes[rect.title] = rect.classes;
@@ -309,7 +310,8 @@ TEST(ViewSvgFigure, EveryKindHasDistinctColorsInLightAndDarkTheme) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
     const schedule::Schedule schedule = make_schedule(kind, {2, 2, 6});
-    const Svg svg(draw(simulate(make_program(schedule, schedule::SendMode::Buffered), costs), false));
+    const Svg svg(
+        draw(simulate(make_program(schedule, schedule::SendMode::Buffered), costs), TimeUnit::Units));
     const std::size_t dark_part = svg.source.find("@media(prefers-color-scheme:dark)");
     ASSERT_NE(dark_part, std::string::npos);
     const auto light = fills(svg.source.substr(0, dark_part)), dark = fills(svg.source.substr(dark_part));
@@ -327,7 +329,7 @@ TEST(ViewSvgFigure, EveryKindHasDistinctColorsInLightAndDarkTheme) {
 }
 
 TEST(ViewSvgFigure, LabelsDoNotOverlap) {
-  Drawing drawing = draw(run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3), false);
+  Drawing drawing = draw(run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3), TimeUnit::Units);
   add_panel(drawing, run(schedule::ScheduleKind::ZB1P, {3, 1, 5}, 0.3).timeline);
   const Svg svg(drawing);
   // At least 5 units per character and 10 per line, around the anchor given by the class.
@@ -353,7 +355,7 @@ TEST(ViewSvgFigure, LabelsDoNotOverlap) {
 TEST(ViewSvgFigure, EscapesNames) {
   plan::Simulation simulation = run(schedule::ScheduleKind::OneFOneB, {2, 1, 2});
   simulation.timeline.name = "a<b> & c";
-  EXPECT_THAT(to_svg(draw(simulation, false)), HasSubstr(">a&lt;b&gt; &amp; c: 2 ranks"));
+  EXPECT_THAT(to_svg(draw(simulation, TimeUnit::Units)), HasSubstr(">a&lt;b&gt; &amp; c: 2 ranks"));
 }
 
 TEST(ViewSvgFigure, DrawsEmptyTimeline) {
@@ -361,7 +363,7 @@ TEST(ViewSvgFigure, DrawsEmptyTimeline) {
   empty.name = "nothing";
   empty.placement = schedule::Placement::make(2, 2, schedule::PlacementStyle::Loop);
   empty.ranks.resize(2);
-  const Svg svg(draw(std::span(&empty, 1), false));
+  const Svg svg(draw(std::span(&empty, 1), TimeUnit::Units));
   EXPECT_EQ(svg.with_class("lane").size(), 2u);
   EXPECT_THAT(svg.source, Not(HasSubstr("nan")));
   EXPECT_THAT(svg.source, Not(HasSubstr("inf")));

@@ -15,8 +15,10 @@ import time
 # Typical seconds per build step on one core. Only their ratios matter.
 WEIGHTS = [
     (re.compile(r"\.gch$|\.pch$"), 40.0),  # a precompiled header of libtorch
-    (re.compile(r"/Unity/"), 10.0),  # a batch of sources on libtorch
-    (re.compile(r"^Building .*(penstock_plan|penstock_cli|/base/|/schedule/|/plan/|/view/|/project/)"), 1.5),
+    (re.compile(r"^Building .*(penstock_plan|penstock_tool|base_|schedule_|plan_|view_|project_).*/Unity/"), 6.0),
+    (re.compile(r"/(tests|examples|bench)/.*/Unity/"), 8.0),
+    (re.compile(r"/Unity/"), 20.0),  # up to twelve sources on libtorch
+    (re.compile(r"^Building .*penstock_cli"), 2.0),
     (re.compile(r"^Building "), 6.0),
 ]
 OTHER = 0.5

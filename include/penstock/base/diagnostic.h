@@ -7,6 +7,7 @@
 
 namespace penstock {
 
+//! How serious a finding is; only errors make the checked object invalid.
 enum class Severity { Note, Warning, Error };
 
 std::string_view to_string(Severity severity);

@@ -61,6 +61,18 @@ class ShapeError : public Error {
   using Error::Error;
 };
 
+//! The operating system refused to read or write a file: no space, no permission, a removed directory.
+class StorageError : public Error {
+ public:
+  //! `code` is an errno. Without a hint, it gets the usual one for that code.
+  StorageError(const std::string& message, int code, const std::string& hint = {});
+
+  int code() const { return code_; }
+
+ private:
+  int code_;
+};
+
 //! A communication failure: setup, a missing backend, the store, or one of the more specific errors below.
 class CommError : public Error {
   using Error::Error;

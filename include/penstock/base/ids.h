@@ -7,11 +7,16 @@
 #include <cstdint>
 #include <functional>
 #include <ostream>
-#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
 namespace penstock {
+
+namespace detail {
+
+[[noreturn]] void throw_id_out_of_range();
+
+}  // namespace detail
 
 //! An integer that compares only with ids of the same type; construction is explicit.
 template <class Tag>
@@ -19,11 +24,11 @@ struct StrongId {
   std::int32_t value = 0;
 
   constexpr StrongId() = default;
-  //! Throws std::out_of_range if the number does not fit 32 bits.
+  //! Throws UsageError if the number does not fit 32 bits.
   template <std::integral Number>
   constexpr explicit StrongId(Number number) : value(static_cast<std::int32_t>(number)) {
     if constexpr (sizeof(Number) >= sizeof value && !std::is_same_v<Number, std::int32_t>) {
-      if (!std::in_range<std::int32_t>(number)) throw std::out_of_range("an id must fit 32 bits");
+      if (!std::in_range<std::int32_t>(number)) detail::throw_id_out_of_range();
     }
   }
 

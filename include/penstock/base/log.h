@@ -7,6 +7,7 @@
 
 namespace penstock {
 
+//! Each level includes those before it.
 enum class LogLevel { Off, Error, Warn, Info, Debug, Trace };
 
 //! Parses the name of a level; nullopt if it is unknown.
@@ -15,6 +16,7 @@ std::string_view to_string(LogLevel level);
 
 //! The current level: from PENSTOCK_LOG, unless `set_log_level` overrides it.
 LogLevel log_level();
+//! Sets the level for the whole process.
 void set_log_level(LogLevel level);
 
 }  // namespace penstock

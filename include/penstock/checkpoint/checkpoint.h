@@ -12,22 +12,23 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace penstock::checkpoint {
 
-//! Texts stored with the tensors, by name: the configuration, the position in the data, seeds.
+//! Strings stored with the tensors, by name: the configuration, the position in the data, seeds.
 using Notes = std::map<std::string, std::string>;
 
 //! A tensor in a checkpoint.
 struct StoredTensor {
-  std::string name;
-  std::string state;
+  std::string name;   //!< in the model
+  std::string state;  //!< of optimizer states: `exp_avg`, `step`, …; else empty
   PieceKind kind = PieceKind::Parameter;
   at::ScalarType dtype = at::kFloat;
   std::vector<std::int64_t> shape;
-  std::vector<std::string> aliases;
+  std::vector<std::string> aliases;  //!< other names of the same tensor (tied weights)
 
   struct StoredPiece {
     std::size_t file = 0;  //!< index in `files()`
@@ -75,10 +76,11 @@ class Checkpoint {
   const std::filesystem::path& path() const;
   std::int64_t step() const;
   const Notes& notes() const;
-  //! Returns the note with this name, or an empty string.
-  std::string note(const std::string& name) const;
+  //! Returns the note with this name; nullopt if there is none.
+  std::optional<std::string> note(const std::string& name) const;
   //! Sorted by name, then state.
   const std::vector<StoredTensor>& tensors() const;
+  //! The shard files.
   const std::vector<StoredFile>& files() const;
   //! Finds a tensor by name or alias; null if there is none.
   const StoredTensor* find(const std::string& name, const std::string& state = {}) const;

@@ -1,20 +1,11 @@
-// Errors in files and checkpoints.
+// Errors in checkpoints.
 #pragma once
 
 #include <penstock/base/error.h>
 
 namespace penstock::checkpoint {
 
-//! A read or write failed: no space, no permission, a removed directory. `code()` is the errno.
-class StorageError : public Error {
- public:
-  StorageError(const std::string& message, int code);
-
-  int code() const { return code_; }
-
- private:
-  int code_;
-};
+using penstock::StorageError;
 
 //! A checkpoint is incomplete, damaged, or lacks requested tensors. The message lists every problem.
 class CheckpointError : public Error {

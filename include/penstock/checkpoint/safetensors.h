@@ -19,6 +19,7 @@ namespace penstock::checkpoint {
 
 //! Returns the name of a dtype in the format (`F32`, `BF16`, `F8_E4M3`); empty if it is not supported.
 std::string_view safetensors_dtype_name(at::ScalarType dtype);
+//! The dtype with this name; nullopt if it is unknown.
 std::optional<at::ScalarType> safetensors_dtype(std::string_view name);
 
 //! The metadata of one tensor in a file.
@@ -32,6 +33,7 @@ struct SafetensorsEntry {
   std::uint64_t nbytes() const { return end - begin; }
 };
 
+//! Strings stored with the tensors, by name.
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
 //! An open file. The constructor reads only the header; tensors are read on request.
@@ -48,6 +50,7 @@ class SafetensorsFile {
   const std::filesystem::path& path() const;
   //! Ordered by byte offset.
   const std::vector<SafetensorsEntry>& entries() const;
+  //! The strings in the `__metadata__` entry of the header.
   const SafetensorsMetadata& metadata() const;
 
   bool has(const std::string& name) const;

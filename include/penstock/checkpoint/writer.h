@@ -14,8 +14,6 @@
 
 namespace penstock::checkpoint {
 
-class FileSystem;
-
 //! Options of a CheckpointWriter.
 struct WriterOptions {
   std::optional<int> keep = 3;  //!< number of complete checkpoints to keep; nullopt: all
@@ -30,6 +28,8 @@ struct WriterOptions {
 //! the process dies.
 class CheckpointWriter {
  public:
+  struct Impl;
+
   //! Collective. Creates the directory and locks it. Throws StorageError on every rank if the directory is
   //! not writable or if another run still holds the lock after some seconds.
   CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
@@ -55,10 +55,8 @@ class CheckpointWriter {
 
  private:
   friend struct Access;
-  CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group, WriterOptions options,
-                   FileSystem& files);
+  explicit CheckpointWriter(std::unique_ptr<Impl> impl);
 
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

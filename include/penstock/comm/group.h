@@ -21,6 +21,7 @@ struct IValue;
 
 namespace penstock::comm {
 
+//! How a collective combines the tensors of the ranks.
 enum class ReduceOp { Sum, Avg, Product, Min, Max };
 
 //! A thin handle, like a shared pointer: copies refer to the same group, and `const` protects the handle, not
@@ -50,14 +51,19 @@ class Group {
   std::optional<Group> subgroup(const std::vector<int>& members) const;
 
   // Point to point. The transport buffers sends if it can. Messages match by (peer, tag), in order.
+  //! Sends the tensor and waits until the send completes (see `send_mode`).
   void send(const at::Tensor& tensor, int to, int tag = 0) const { isend(tensor, to, tag).wait(); }
+  //! Receives into `tensor` (see `irecv`) and waits.
   void recv(const at::Tensor& tensor, int from, int tag = 0) const { irecv(tensor, from, tag).wait(); }
+  //! Starts a send. The handle may be dropped: the transport keeps the tensor until the send completes.
   Work isend(const at::Tensor& tensor, int to, int tag = 0) const;
   //! Receives into `tensor`, which must be contiguous and have as many bytes as the sent tensor.
   [[nodiscard]] Work irecv(const at::Tensor& tensor, int from, int tag = 0) const;
 
   // Collectives. The `i` variants return immediately; do not touch the tensors until the work is done.
+  //! Overwrites the tensor on every rank with that of `root`.
   void broadcast(const at::Tensor& tensor, int root) const { ibroadcast(tensor, root).wait(); }
+  //! Overwrites the tensor on every rank with the reduction over all ranks.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::Sum) const {
     iall_reduce(tensor, op).wait();
   }
@@ -79,6 +85,7 @@ class Group {
                   std::vector<std::int64_t> input_rows = {}) const {
     iall_to_all(output, input, std::move(output_rows), std::move(input_rows)).wait();
   }
+  //! Waits until every rank of the group has called it.
   void barrier() const;
 
   [[nodiscard]] Work ibroadcast(const at::Tensor& tensor, int root) const;
@@ -91,9 +98,12 @@ class Group {
                                  std::vector<std::int64_t> input_rows = {}) const;
 
   // Trees of values (tensors, scalars, strings, lists, tuples, dicts), sent in serialized form.
+  //! Sends a tree; the peer calls `recv_object` with the same tag.
   void send_object(const c10::IValue& object, int to, int tag = 0) const;
   c10::IValue recv_object(int from, int tag = 0) const;
+  //! Returns the tree of `root` on every rank; `object` is ignored on the others.
   c10::IValue broadcast_object(const c10::IValue& object, int root) const;
+  //! Returns the trees of all ranks in rank order.
   std::vector<c10::IValue> all_gather_object(const c10::IValue& object) const;
 
   //! Throws PeerFailed if a rank of the world is known to have failed.

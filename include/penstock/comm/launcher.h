@@ -19,29 +19,34 @@
 
 namespace penstock::comm {
 
+//! The stream on which a rank wrote a line.
+enum class OutputStream { Out, Err };
+
 //! What to start, on which nodes, and how to report on it.
 struct LaunchOptions {
   std::vector<std::string> command;  //!< program and arguments
   int ranks = 1;                     //!< on this node
-  int nodes = 1;
-  int node_rank = 0;
-  std::string host = "127.0.0.1";  //!< address at which the launcher of node 0 hosts the store
-  std::uint16_t port = 0;          //!< 0: any free port (one node only)
+  int nodes = 1;                     //!< number of nodes; each runs its own launcher
+  int node_rank = 0;                 //!< of this node
+  std::string host = "127.0.0.1";    //!< address at which the launcher of node 0 hosts the store
+  std::uint16_t port = 0;            //!< 0: any free port (one node only)
   //! For several nodes: a file of at least 16 bytes, identical on every node, from which the job secret is
   //! derived. If unset, node 0 generates a secret and distributes it through its store.
   std::optional<std::filesystem::path> token_file;
-  int max_restarts = 0;
+  int max_restarts = 0;                            //!< restarts of all ranks after a failure
   std::map<std::string, std::string> environment;  //!< added to the environment of this process
   //! If set: output goes to `attempt<A>/rank<R>.out` and `.err` here.
   std::optional<std::filesystem::path> log_dir;
-  std::chrono::milliseconds grace{10000};  //!< time that the other ranks get to exit after a failure
+  //! Time that the other ranks get to exit after a failure.
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
   std::optional<std::chrono::milliseconds> deadline;  //!< time limit of the job, with all restarts
-  std::chrono::milliseconds join_timeout{120000};     //!< time for the launchers of all nodes to connect
-  bool pass_signals = true;                           //!< forward SIGINT, SIGTERM and SIGHUP to the ranks
+  //! Time for the launchers of all nodes to connect.
+  std::chrono::milliseconds join_timeout = std::chrono::seconds(120);
+  bool pass_signals = true;  //!< forward SIGINT, SIGTERM and SIGHUP to the ranks
 
   //! Called with every line of output. If unset, lines go to stdout and stderr of this process as
   //! `[rank] line`. A line of a progress bar ends with its carriage return. Lines over 1 MiB are split.
-  std::function<void(Rank rank, bool is_error, std::string_view line)> on_line;
+  std::function<void(Rank rank, OutputStream stream, std::string_view line)> on_line;
   //! Called after the ranks of an attempt have started.
   std::function<void(const std::vector<pid_t>& pids)> on_start;
   //! Called with the result of a failed attempt before the restart. If unset, the report is a notice.
@@ -55,11 +60,11 @@ struct LaunchOptions {
 struct RankExit {
   Rank rank;
   pid_t pid = 0;
-  int code = 0;               //!< exit code, if the process exited
-  std::optional<int> signal;  //!< that killed the process
-  bool ended_by_launcher = false;
-  double seconds = 0;  //!< from the start of the attempt to the exit
-  std::vector<std::string> last_lines;
+  int code = 0;                         //!< exit code, if the process exited
+  std::optional<int> signal;            //!< that killed the process
+  bool ended_by_launcher = false;       //!< exited after the launcher began to terminate all ranks
+  double seconds = 0;                   //!< from the start of the attempt to the exit
+  std::vector<std::string> last_lines;  //!< of its output
 
   bool ok() const { return code == 0 && !signal; }
 };
@@ -88,9 +93,9 @@ struct LaunchResult {
 std::string to_string(const LaunchResult& result);
 
 //! Runs the job to completion and kills every process that the ranks left behind. Throws UsageError if the
-//! command cannot be started. While it runs, this process ignores SIGPIPE and has one extra child process
-//! that cleans up if this one is killed. Raises the soft limit of file descriptors to the hard limit (at most
-//! 65536).
+//! command cannot be started, and StorageError if a log cannot be written. While it runs, this process
+//! ignores SIGPIPE and has one extra child process that cleans up if this one is killed. Raises the soft
+//! limit of file descriptors to the hard limit (at most 65536).
 LaunchResult launch(const LaunchOptions& options);
 
 }  // namespace penstock::comm

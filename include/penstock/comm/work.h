@@ -27,10 +27,10 @@ class Work {
   //! Returns whether the operation ended. Does not block, and does not throw if it failed (`wait` does).
   bool done();
 
-  //! Runs `after` when the operation succeeds, on the thread that observes its completion. Further calls add
-  //! functions, which run in the order of the calls. The thread is the one that waits, or the reaper after
-  //! `done` or `detach`. Throws UsageError after the first `wait` or `done`. A default-constructed Work runs
-  //! it at once.
+  //! Runs `after` when the operation succeeds, on the thread that calls `wait`, or on the reaper after `done`
+  //! or `detach` (on the calling thread if the operation is complete by then). Several functions run in call
+  //! order. Throws UsageError after `done`. Runs `after` at once after `wait` and for a default-constructed
+  //! Work.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.
@@ -42,7 +42,7 @@ class Work {
   friend struct Access;
   explicit Work(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   //! Resets the handle. Returns the state if the reaper still has to wait for the operation, else null.
-  std::shared_ptr<Impl> let_go() noexcept;
+  std::shared_ptr<Impl> release() noexcept;
 
   std::shared_ptr<Impl> impl_;
 };

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <penstock/base/ids.h>
+#include <penstock/comm/flight_record.h>
 #include <penstock/comm/group.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace penstock::comm {
 
@@ -32,8 +34,6 @@ struct InitOptions {
   std::chrono::milliseconds join_timeout = std::chrono::minutes(2);
 };
 
-class FlightRecorder;
-
 //! This process's (or thread's) membership in the world. Ends when it is destroyed.
 class World {
  public:
@@ -45,6 +45,7 @@ class World {
 
   //! The world rank. Equals the position in `group()`, which is an int, as in c10d.
   Rank rank() const;
+  //! Returns the number of ranks.
   int size() const;
   //! Returns the rank within this machine.
   int local_rank() const;
@@ -61,7 +62,8 @@ class World {
   //! same ranks. Every rank must call it; after `join_timeout`, throws TimeoutError naming the missing ranks.
   void rebuild();
 
-  const FlightRecorder& flight_recorder() const;
+  //! Returns the last 1024 communication operations of this rank, oldest first.
+  std::vector<FlightRecord> flight_records() const;
 
  private:
   friend struct Access;

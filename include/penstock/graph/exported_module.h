@@ -2,6 +2,7 @@
 // training. This header includes torch::nn; `penstock/penstock.h` does not include it.
 #pragma once
 
+#include <penstock/graph/error.h>
 #include <penstock/graph/ir.h>
 #include <penstock/value/microbatch.h>
 
@@ -45,6 +46,7 @@ class ExportedModuleImpl : public torch::nn::Module {
 
   //! Runs the model and returns the tensors of its output by path: `output`, `output.0`, `output.logits`.
   std::map<std::string, at::Tensor> forward_named(const value::Args& args, const value::Kwargs& kwargs = {});
+  //! Overload for positional tensors.
   template <std::convertible_to<at::Tensor>... Tensors>
   std::map<std::string, at::Tensor> forward_named(const Tensors&... tensors) {
     return forward_named(value::Args{c10::IValue(static_cast<const at::Tensor&>(tensors))...});
@@ -58,6 +60,7 @@ class ExportedModuleImpl : public torch::nn::Module {
   //! `forward`, or paths such as `batch.mask` if an argument is a dict.
   std::vector<std::string> input_names() const;
 
+  //! The graph that `forward` runs.
   const Graph& graph() const;
 
   //! A deep copy with the same modes. Tensors that share memory here share memory in the copy.
@@ -99,9 +102,9 @@ class ExportedModule : public torch::nn::ModuleHolder<ExportedModuleImpl> {
   }
 };
 
-//! Loads an archive written by Python's `torch.export.save`, with its weights. Throws UsageError if the file
-//! cannot be opened or contains something that a graph cannot represent, and ParseError if it is damaged or
-//! not such an archive.
+//! Loads an archive written by Python's `torch.export.save`, with its weights. Throws StorageError if it
+//! cannot be opened or read, UsageError if it contains something that a graph cannot represent, and
+//! ParseError if it is damaged or not such an archive.
 ExportedModule load_module(const std::filesystem::path& file,
                            std::optional<torch::Device> device = std::nullopt);
 

@@ -25,7 +25,9 @@ class GraphModule {
   ~GraphModule();
 
   const Graph& graph() const;
+  //! One tensor per slot, in slot order.
   const std::vector<at::Tensor>& tensors() const;
+  //! The device that was given to the constructor or to `to`; nullopt if none was.
   const std::optional<at::Device>& device() const;
 
   //! Moves parameters and buffers in place, so existing handles see the moved tensors. Meta tensors get

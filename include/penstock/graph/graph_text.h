@@ -8,7 +8,9 @@
 
 namespace penstock::graph {
 
+//! The complete graph, one line per node.
 std::string to_string(const Graph& graph);
+//! The line of one node.
 std::string to_string(const Graph& graph, const Node& node);
 
 //! The inverse of `to_string`. The text does not contain the tensors of slots. Throws ParseError with line

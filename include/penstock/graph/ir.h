@@ -25,8 +25,9 @@ namespace penstock::graph {
 using ValueId = StrongId<struct ValueTag>;
 
 //! Marks a result that nothing reads.
-inline constexpr ValueId unused_value{-1};
+inline constexpr ValueId kUnusedValue{-1};
 
+//! The type of a value.
 enum class ValueType : std::uint8_t { Tensor, Int, Float, Bool };
 
 //! A size of a tensor: a number, or a symbolic expression with its value at export time.
@@ -42,6 +43,7 @@ struct ValueMeta {
   at::ScalarType dtype = at::kFloat;
   std::vector<Dim> sizes;
 
+  //! Symbolic sizes count with their values at export time.
   std::int64_t numel() const;
   std::size_t nbytes() const;
 
@@ -108,8 +110,10 @@ enum class ScalarOp : std::uint8_t {
 };
 
 std::string_view to_string(ScalarOp op);
+//! Parses a name of `to_string`; nullopt if it is unknown.
 std::optional<ScalarOp> try_parse_scalar_op(std::string_view name);
 
+//! Whether a node runs with gradients: as its caller, always or never.
 enum class GradFlag : std::uint8_t { Inherit, On, Off };
 
 //! An autocast region. `region` distinguishes consecutive regions, because each has its own cache.
@@ -156,14 +160,13 @@ struct Slot {
   ValueId value;
   std::vector<std::string> names;  //!< fully qualified; several if modules share the tensor
   bool requires_grad = false;
-  bool persistent = true;
+  bool persistent = true;  //!< false for buffers that are not part of the state_dict
 };
 
-//! An input of the graph: a leaf of its arguments. A leaf that no node reads still has a value. `baked` is
-//! the required value of a leaf that export turned into a constant.
+//! An input of the graph: a leaf of its arguments. A leaf that no node reads still has a value.
 struct GraphInput {
   ValueId value;
-  std::optional<c10::IValue> baked;
+  std::optional<c10::IValue> constant;  //!< the required value, if export turned the leaf into a constant
 };
 
 //! After all nodes have run, `from` is copied into `target`, the value of a slot or input.
@@ -192,6 +195,7 @@ struct Graph {
 
   const Value& value(ValueId id) const { return values[id.index()]; }
   Value& value(ValueId id) { return values[id.index()]; }
+  //! Appends a value and returns its id.
   ValueId add_value(Value value);
 
   //! The names of the input leaves: `args[0]` or a keyword.
@@ -199,11 +203,13 @@ struct Graph {
   //! The names of the output leaves: `output`, `output.0`, `output.logits`, `output.hidden.1`.
   std::vector<std::string> output_paths() const;
 
+  //! Returns the slot of this value; null if the value is not that of a slot.
   const Slot* find_slot(ValueId value) const;
 };
 
 //! Returns the operator with this name (`aten::add.Tensor`), or null. The handle lives until process exit.
 const c10::OperatorHandle* find_operator(const std::string& name);
+//! Returns a copy of the handle that lives until process exit.
 const c10::OperatorHandle* intern_operator(const c10::OperatorHandle& op);
 
 //! Calls `visit(id)` for every value that the argument reads.
@@ -216,16 +222,18 @@ void for_each_value(const Arg& arg, const Visit& visit) {
   }
 }
 
+//! Calls `visit(id)` for every value that the node reads.
 template <class Visit>
 void for_each_read(const Node& node, const Visit& visit) {
   for (const Arg& arg : node.args) for_each_value(arg, visit);
 }
 
+//! Calls `visit(id)` for every result of the node that is used.
 template <class Visit>
 void for_each_result(const Node& node, const Visit& visit) {
   for (const Result& result : node.results) {
     for (const ValueId id : result.ids) {
-      if (id != unused_value) visit(id);
+      if (id != kUnusedValue) visit(id);
     }
   }
 }

@@ -16,13 +16,14 @@ namespace penstock::graph {
 //! An open archive.
 class Pt2Archive {
  public:
-  //! Reads the graph. Throws ParseError if the file is damaged, and UsageError, naming operator and module,
-  //! for anything a graph cannot represent.
+  //! Reads the graph. Throws StorageError if the file cannot be opened or read, ParseError if it is damaged,
+  //! and UsageError, naming operator and module, for anything a graph cannot represent.
   explicit Pt2Archive(const std::filesystem::path& file);
   ~Pt2Archive();
   Pt2Archive(Pt2Archive&&) noexcept;
   Pt2Archive& operator=(Pt2Archive&&) noexcept;
 
+  //! The graph of the complete model.
   const Graph& graph() const;
 
   //! Reads a parameter, buffer or constant by any of its names. Every call reads the file again.
@@ -37,6 +38,6 @@ class Pt2Archive {
 };
 
 //! The supported major version of the archive schema; any minor version is accepted.
-inline constexpr int pt2_schema_major = 8;
+inline constexpr int kPt2SchemaMajor = 8;
 
 }  // namespace penstock::graph

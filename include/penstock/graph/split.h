@@ -5,6 +5,7 @@
 #include <penstock/graph/ir.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -13,14 +14,14 @@ namespace penstock::graph {
 
 //! A stage input that the user passes: a leaf of the inputs of the unsplit graph.
 struct FromUser {
-  int input = 0;
+  int input = 0;  //!< index of the leaf
   friend bool operator==(const FromUser&, const FromUser&) = default;
 };
 
 //! A stage input that another stage produces.
 struct FromStage {
   StageId stage;
-  int output = 0;  //!< of that stage
+  int output = 0;  //!< index among the outputs of that stage
   friend bool operator==(const FromStage&, const FromStage&) = default;
 };
 
@@ -56,9 +57,10 @@ std::string to_string(const SplitGraph& split);
 enum class MultiUseParameterConfig { Transmit, Replicate };
 
 //! How to treat each parameter that several stages read.
-struct MultiUseParamSpec {
-  MultiUseParameterConfig usual = MultiUseParameterConfig::Replicate;
-  std::map<std::string, MultiUseParameterConfig> by_name{};  //!< by any name of the parameter
+struct MultiUseParameterSpec {
+  MultiUseParameterConfig default_config = MultiUseParameterConfig::Replicate;
+  //! Exceptions, by any name of the parameter.
+  std::map<std::string, MultiUseParameterConfig> by_name{};
 };
 
 //! The node indices at which stages 1, 2, … start, ascending. Stage 0 starts at node 0. No stage is empty.
@@ -69,18 +71,19 @@ using SplitPositions = std::vector<std::size_t>;
 //! sent. Throws UsageError, naming operator and module, if a stage writes memory that an earlier stage
 //! produced or that another stage reads.
 SplitGraph split_graph(const Graph& graph, const SplitPositions& positions,
-                       const MultiUseParamSpec& multi_use = {});
+                       const MultiUseParameterSpec& multi_use = {});
 
 //! For each value, whether the stages that read it recompute it instead of receiving it. True for values that
 //! depend only on constants (positions, masks) and for views of weights, which would send the weight itself.
 std::vector<bool> recomputed_values(const Graph& graph);
 
-//! Returns why the graph cannot be split before this node; empty if it can.
-std::string why_not_splittable(const Graph& graph, std::size_t node);
+//! Returns why the graph cannot be split before this node; nullopt if it can.
+std::optional<std::string> why_not_splittable(const Graph& graph, std::size_t node);
 
 //! Returns the nodes before which the graph can be split with work on both sides, ascending.
 SplitPositions legal_split_positions(const Graph& graph);
 
+//! Whether a stage starts before or after a module.
 enum class SplitPoint { Beginning, End };
 
 //! Split positions at the marks of `pipe_split()`. Ignores marks with nothing before or after them.

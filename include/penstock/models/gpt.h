@@ -56,6 +56,7 @@ TORCH_MODULE(Attention);
 class FeedForwardImpl : public torch::nn::Module {
  public:
   explicit FeedForwardImpl(const GptOptions& options);
+  //! Maps hidden states to hidden states of the same width.
   at::Tensor forward(const at::Tensor& x);
 
   torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};
@@ -111,8 +112,8 @@ void initialize(torch::nn::Module& module, const GptOptions& options, std::uint6
 //! How tokens are sampled.
 struct SampleOptions {
   std::int64_t tokens = 100;
-  double temperature = 0.8;  //!< 0: greedy
-  std::int64_t top = 0;      //!< sample from the `top` most likely tokens; 0: all
+  double temperature = 0.8;           //!< 0: greedy
+  std::optional<std::int64_t> top{};  //!< sample only from the `top` most likely tokens
   std::uint64_t seed = 0;
 };
 

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace penstock::models {
 
+//! The activation of the feed-forward.
 enum class FeedForwardKind { Gelu, SwiGlu };
+//! How the model encodes positions.
 enum class PositionKind { Rotary, Learned };
 
 //! The architecture of the model.
@@ -15,8 +18,8 @@ struct GptOptions {
   std::int64_t layers = 4;
   std::int64_t heads = 4;
   std::int64_t width = 128;
-  //! Width of the feed-forward; 0: 4 * width, or for SwiGLU 8/3 * width rounded up to a multiple of 8.
-  std::int64_t hidden = 0;
+  //! Width of the feed-forward; default: 4 * width, or for SwiGLU 8/3 * width rounded up to a multiple of 8.
+  std::optional<std::int64_t> hidden{};
   FeedForwardKind feed_forward = FeedForwardKind::Gelu;
   PositionKind positions = PositionKind::Rotary;
   bool tied = true;   //!< the head shares the weight of the token embedding
@@ -24,6 +27,7 @@ struct GptOptions {
   double dropout = 0;
 
   std::int64_t head_width() const { return width / heads; }
+  //! `hidden` or its default.
   std::int64_t hidden_width() const;
 };
 
@@ -34,6 +38,7 @@ struct GptPart {
   bool has_embedding = false;  //!< takes tokens; otherwise the output of the previous part
   bool has_head = false;       //!< returns logits
 
+  //! The complete model.
   static GptPart full(const GptOptions& options) { return {0, options.layers, true, true}; }
 };
 

@@ -30,7 +30,5 @@ struct FoundPlan {
 //! than once, layers whose outputs are split in another way (such as a fused query-key-value layer),
 //! embeddings, norms, and layers that lead to the outputs of the model.
 FoundPlan find_parallel_plan(const graph::Graph& graph, std::int64_t ranks);
-//! The same, but throws UsageError with this hint if no pair is found.
-FoundPlan require_parallel_plan(const graph::Graph& graph, std::int64_t ranks, const std::string& hint);
 
 }  // namespace penstock::parallel

@@ -24,7 +24,7 @@ class ReplicatedStages final : public runtime::DataParallel {
 
   void unshard(StageId) override {}
   void reshard(StageId) override {}
-  void before_backward(StageId stage, bool last) override;
+  void before_backward(StageId stage, runtime::GradientSync sync) override;
   void reduce_grad(StageId stage) override;
 
   Replica& replica(StageId stage) { return replicas_.at(stage); }
@@ -59,9 +59,9 @@ class ShardedStages final : public runtime::DataParallel {
   void unshard(StageId stage) override;
   void reshard(StageId stage) override;
   void before_compute(StageId stage) override;
-  void before_backward(StageId stage, bool last) override;
+  void before_backward(StageId stage, runtime::GradientSync sync) override;
   void reduce_grad(StageId stage) override;
-  double combine_norm(double local, bool largest) override;
+  double combine_norm(double local, comm::ReduceOp op) override;
   std::vector<comm::Group> sharding_groups_of(const at::Tensor& parameter) const override;
 
   Sharded& sharded(StageId stage) { return stages_.at(stage); }

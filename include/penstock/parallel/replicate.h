@@ -33,13 +33,13 @@ struct ReplicateOptions {
   bool broadcast_parameters = true;
 };
 
-class GradReducer;
-
 //! Averages the gradients of a set of parameters during its lifetime. After each backward, every `.grad` is
 //! the mean over the group; it stays undefined if no rank has a gradient. Gradients are views of the buckets:
 //! the next backward overwrites a gradient tensor that the program keeps.
 class [[nodiscard]] Replica {
  public:
+  class Impl;
+
   //! The parameters must agree across the group (names, shapes, types). Otherwise, every rank throws a
   //! UsageError that says what differs.
   Replica(std::vector<value::NamedTensor> parameters, std::vector<value::NamedTensor> buffers,
@@ -57,12 +57,12 @@ class [[nodiscard]] Replica {
 
    private:
     friend class Replica;
-    explicit NoSync(std::shared_ptr<GradReducer> reducer);
+    explicit NoSync(std::shared_ptr<Impl> replica);
 
-    std::shared_ptr<GradReducer> reducer_;
+    std::shared_ptr<Impl> replica_;
     bool before_;
   };
-  [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
+  [[nodiscard]] NoSync no_sync() { return NoSync(impl_); }
   //! Whether backward passes reduce gradients; false under `no_sync`.
   bool syncs() const;
 
@@ -75,9 +75,9 @@ class [[nodiscard]] Replica {
   void set_sync(bool sync);
 
   // Manual control, for callers that know when the last gradient is accumulated (pipelines).
-  //! The next backward accumulates the last gradients: buckets are reduced as they fill. Finish with
-  //! `reduce`.
-  void begin();
+  //! Call it before the backward that accumulates the last gradients, with `set_sync(false)`: buckets are
+  //! reduced as they fill. Finish with `reduce`. Every rank of the group must call both.
+  void begin_reduction();
   //! Reduces the remaining buckets, and waits.
   void reduce();
   //! Continues with a new group of the same ranks after a failure.
@@ -89,7 +89,7 @@ class [[nodiscard]] Replica {
   std::vector<std::vector<std::string>> buckets() const;
 
  private:
-  std::shared_ptr<GradReducer> reducer_;
+  std::shared_ptr<Impl> impl_;
   std::vector<at::Tensor> buffers_;
   comm::Group group_;
   ReplicateOptions options_;

@@ -105,7 +105,9 @@ class [[nodiscard]] Sharded {
   std::vector<value::NamedTensor> gather_gradients() const;
 
   // Manual control, for callers that know when parameters are needed (pipelines).
+  //! Gathers the parameters of all units and waits.
   void unshard();
+  //! Frees the gathered parameters.
   void reshard();
   //! Reduces the gradients accumulated since the last reduction, and waits.
   void reduce();

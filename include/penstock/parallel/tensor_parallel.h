@@ -17,11 +17,8 @@ class Module;
 
 namespace penstock::graph {
 class GraphModule;
-}
-
-namespace penstock::graph {
 struct Graph;
-}
+}  // namespace penstock::graph
 
 namespace penstock::parallel {
 
@@ -44,13 +41,13 @@ struct DistributeParameters {
   std::vector<std::pair<std::string, tensor::AxisPlacement>> parameters;
 };
 
-//! Redistributes the tensor arguments of `ps::call(module, …)` to `wanted`. A plain argument is interpreted
-//! with the placement in `given`, replicated if there is none. Each list has one entry per argument; an empty
-//! entry leaves an argument unchanged and is required for non-tensors. `given` may be empty. The call throws
-//! UsageError if the number of arguments differs.
+//! Redistributes the tensor arguments of `ps::call(module, …)` to `desired`. A plain argument is assumed to
+//! have the placement in `assumed`, or to be replicated if there is none. Each list has one entry per
+//! argument; an empty entry leaves an argument unchanged and is required for non-tensors. `assumed` may be
+//! empty. The call throws UsageError if the number of arguments differs.
 struct PrepareModuleInput {
-  std::vector<std::optional<tensor::AxisPlacement>> wanted;
-  std::vector<std::optional<tensor::AxisPlacement>> given{};
+  std::vector<std::optional<tensor::AxisPlacement>> desired;
+  std::vector<std::optional<tensor::AxisPlacement>> assumed{};
 };
 
 //! Placements of the tensors in a result: one for all of them, or one per tensor (empty: leave unchanged).
@@ -61,8 +58,8 @@ class ResultPlacements {
   ResultPlacements(value::Replicate all) : all_(all) {}       // NOLINT
   ResultPlacements(tensor::Shard all) : all_(all) {}          // NOLINT
   ResultPlacements(tensor::Partial all) : all_(all) {}        // NOLINT
-  ResultPlacements(std::vector<std::optional<tensor::AxisPlacement>> each)
-      : each_(std::move(each)) {}  // NOLINT
+  // NOLINTNEXTLINE
+  ResultPlacements(std::vector<std::optional<tensor::AxisPlacement>> each) : each_(std::move(each)) {}
   ResultPlacements(std::initializer_list<std::optional<tensor::AxisPlacement>> each) : each_(each) {}
 
   bool empty() const { return !all_ && !each_; }
@@ -77,14 +74,14 @@ class ResultPlacements {
   std::optional<std::vector<std::optional<tensor::AxisPlacement>>> each_;
 };
 
-//! Redistributes the tensors in the result of a call to `wanted`; with `use_local_output`, returns their
-//! local shards as plain tensors. A plain tensor is assumed to have the placement in `given`, or to be
+//! Redistributes the tensors in the result of a call to `desired`; with `use_local_output`, returns their
+//! local shards as plain tensors. A plain tensor is assumed to have the placement in `assumed`, or to be
 //! replicated if there is none. Results may be tuples, lists or trees. The call throws UsageError if the
 //! number of tensors differs from the number of placements.
 struct PrepareModuleOutput {
-  ResultPlacements wanted;
+  ResultPlacements desired;
   bool use_local_output = false;
-  ResultPlacements given{};
+  ResultPlacements assumed{};
 };
 
 //! Both PrepareModuleInput and PrepareModuleOutput.

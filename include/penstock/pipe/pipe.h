@@ -28,6 +28,7 @@ namespace penstock::pipe {
 //! Returns the tensors of the slots, in slot order.
 using TensorSource = std::function<std::vector<at::Tensor>(const std::vector<graph::Slot>& slots)>;
 
+//! What balanced stages have in common: bytes of parameters, estimated operations or measured time.
 enum class BalanceBy { Parameters, Flops, MeasuredTime };
 //! `params`, `flops` or `time`: the names on the command line.
 std::string_view to_string(BalanceBy by);
@@ -48,6 +49,7 @@ using SplitPoints = std::map<std::string, graph::SplitPoint>;
 //! start. `legal_split_positions` lists the allowed ones; others are a UsageError.
 using SplitPolicy = std::function<graph::SplitPositions(const graph::Graph& graph)>;
 
+//! How a model is split into stages.
 using SplitSpec = std::variant<AtMarks, SplitPoints, Balanced, SplitPolicy>;
 
 //! How a model is captured and split.
@@ -55,7 +57,7 @@ struct PipeOptions {
   //! The path of the output that is the loss (`output`, `output.0`, `output.loss`), if the model computes it.
   std::optional<std::string> loss_output{};
   //! How to treat parameters that several stages read.
-  graph::MultiUseParamSpec multi_use{};
+  graph::MultiUseParameterSpec multi_use{};
   //! For captured models: allow microbatches with any number of rows (see `capture_dynamic`).
   bool dynamic_batch = false;
 };
@@ -68,11 +70,13 @@ class Pipe {
        const std::vector<c10::IValue>& example = {});
 
   int num_stages() const { return static_cast<int>(split_.stages.size()); }
+  //! The unsplit graph.
   const graph::Graph& graph() const { return graph_; }
   const graph::Graph& stage_graph(StageId stage) const;
   //! The paths of the modules that ran the stage's operators, with their parents, in order of first
   //! appearance. Excludes sizes and constants that the stage recomputes.
   std::vector<std::string> stage_modules(StageId stage) const;
+  //! The graphs of all stages and the sources of their inputs.
   const graph::SplitGraph& split() const { return split_; }
   const PipeOptions& options() const { return options_; }
   //! The nodes before which the graph is split.
@@ -93,6 +97,7 @@ class Pipe {
   //! Returns the stage for the runtime. Its arguments are the outputs of the previous stage, or for the first
   //! stage the positional arguments of the model. Each stage takes the keyword arguments that it reads.
   std::shared_ptr<runtime::StageModule> stage_module(StageId stage);
+  //! The same as a stage of a pipeline whose ranks are those of `group`.
   runtime::PipelineStage build_stage(StageId stage, at::Device device, const comm::Group& group,
                                      runtime::StageOptions options = {});
 
@@ -106,6 +111,7 @@ class Pipe {
   //! Runs all stages in this process, each with its own autograd graph, to check a split.
   c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {});
 
+  //! Summarizes the split model.
   PipeInfo info() const;
   //! The stages and the values between them in Graphviz syntax.
   std::string graphviz() const;

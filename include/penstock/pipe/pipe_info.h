@@ -8,7 +8,7 @@ namespace penstock::pipe {
 
 //! A summary of a split model.
 struct PipeInfo {
-  std::optional<std::string> graph;  //!< text of the unsplit graph; empty for hand-written stages
+  std::optional<std::string> graph;  //!< text of the unsplit graph; nullopt for hand-written stages
   int num_stages = 0;
   bool has_loss_and_backward = false;
 };

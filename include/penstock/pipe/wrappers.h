@@ -51,7 +51,9 @@ class PipeSequential {
     return PipeSequential(layers.ptr());
   }
 
+  //! Runs the layers, each in a ModuleScope of its name, with a `pipe_split()` between them.
   at::Tensor forward(at::Tensor input) const;
+  //! The Sequential itself.
   const torch::nn::Module& module() const;
 
  private:

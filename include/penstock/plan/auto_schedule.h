@@ -15,18 +15,24 @@ namespace penstock::plan {
 
 //! Limits for a generated schedule.
 struct AutoOptions {
-  std::optional<std::uint64_t> memory_cap;                 //!< bytes per rank, including resident ones
-  schedule::SendMode mode = schedule::SendMode::Buffered;  //!< send mode of the transport, for the comparison
-  int effort = 1;  //!< 0: no improvement; search time is proportional to it
+  std::optional<std::uint64_t> memory_cap;  //!< bytes per rank, including resident ones
+  schedule::SendMode send_mode =
+      schedule::SendMode::Buffered;  //!< send mode of the transport, for the comparison
+  int effort = 1;                    //!< 0: no improvement; search time is proportional to it
+};
+
+//! A named schedule and its predicted step time.
+struct NamedTime {
+  std::string name;
+  double step_time = 0;
 };
 
 //! A generated schedule and its predicted step time.
 struct AutoResult {
   schedule::Schedule schedule;
   double step_time = 0;
-  std::string best_named;      //!< the fastest named schedule that fits; empty if none fits
-  double best_named_time = 0;  //!< infinite if none fits
-  double lower_bound = 0;      //!< of the step time, over the placements that were tried
+  std::optional<NamedTime> best_named;  //!< the fastest named schedule that fits; nullopt if none fits
+  double lower_bound = 0;               //!< of the step time, over the placements that were tried
 };
 
 //! The number of stages is that of `costs` and must be a multiple of the number of ranks. Throws a

@@ -81,6 +81,7 @@ struct Costs {
   //! The fixed time per F, I, W and B, independent of the microbatch size. Only the planner uses it.
   double overhead = 0;
 
+  //! The link from one rank to another: its entry in `links`, else `link`.
   const Link& link_between(Rank from, Rank to) const;
   //! The size of a message from stage `from` to stage `to`, forward or backward.
   std::uint64_t message_bytes(StageId from, StageId to) const;

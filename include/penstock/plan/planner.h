@@ -25,7 +25,7 @@ struct PlanOptions {
   std::vector<std::string> schedules;  //!< names to try; empty: all and Auto
   std::optional<std::uint64_t> memory_cap;
   bool recomputation = true;  //!< also try recomputation
-  schedule::SendMode mode = schedule::SendMode::Buffered;
+  schedule::SendMode send_mode = schedule::SendMode::Buffered;
 };
 
 //! Breakdown of the step time; the parts add up to it.
@@ -38,6 +38,7 @@ struct TimeShares {
   double total() const { return compute + imbalance + bubble + communication; }
 };
 
+//! How a plan compares with the others.
 enum class PlanVerdict { Best, Slower, DoesNotFit, Impossible };
 
 //! One candidate with its predicted time and memory.

@@ -23,7 +23,7 @@ struct RankReport {
 };
 
 //! One action of the critical path. Each action on it kept the next one from starting earlier.
-struct CriticalStep {
+struct CriticalAction {
   Rank rank;
   schedule::TimedAction timed;
 };
@@ -35,8 +35,9 @@ struct Simulation {
   double bubble = 0;      //!< mean of RankReport::bubble over the ranks
   double own_bubble = 0;  //!< mean of RankReport::own_bubble over the ranks
   std::vector<RankReport> ranks;
-  std::vector<CriticalStep> critical_path;  //!< ordered by time
+  std::vector<CriticalAction> critical_path;  //!< ordered by time
 
+  //! The maximum of RankReport::peak_memory over the ranks.
   std::uint64_t peak_memory() const;
 };
 

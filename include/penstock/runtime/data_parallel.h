@@ -9,6 +9,12 @@
 
 namespace penstock::runtime {
 
+//! Whether a backward accumulates the last gradients of a step, which can then be reduced.
+enum class GradientSync {
+  Accumulate,  //!< only accumulates: more gradients follow (`no_sync`)
+  Reduce,      //!< the last backward of the step for this stage
+};
+
 //! Gathers parameters and reduces gradients for the executor.
 class DataParallel {
  public:
@@ -20,16 +26,15 @@ class DataParallel {
   virtual void reshard(StageId stage) = 0;
   //! Called before each computation of the stage: waits until `unshard` has completed.
   virtual void before_compute(StageId stage) { (void)stage; }
-  //! Called before a backward that accumulates weight gradients of the stage (B or W). `last` is true for the
-  //! last one of the step; before all others, gradients must only be accumulated (`no_sync`).
-  virtual void before_backward(StageId stage, bool last) = 0;
+  //! Called before a backward that accumulates weight gradients of the stage (B or W).
+  virtual void before_backward(StageId stage, GradientSync sync) = 0;
   //! REDUCE_GRAD: all gradients of this step are accumulated; reduces them over the replicas.
   virtual void reduce_grad(StageId stage) = 0;
-  //! Combines the local share of a norm over the parameters that the stages expose: the sum (or the maximum
-  //! if `largest`) over the ranks that hold other elements of the same parameters. Tensor-parallel groups are
-  //! excluded; see `sharding_groups_of`.
-  virtual double combine_norm(double local, bool largest) {
-    (void)largest;
+  //! Combines the local share of a norm over the parameters that the stages expose: reduces it with
+  //! `op` (Sum or Max) over the ranks that hold other elements of the same parameters. Tensor-parallel groups
+  //! are excluded; see `sharding_groups_of`.
+  virtual double combine_norm(double local, comm::ReduceOp op) {
+    (void)op;
     return local;
   }
   //! The tensor-parallel groups whose ranks hold the other elements of `parameter`, if it is a plain tensor

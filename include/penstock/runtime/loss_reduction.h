@@ -30,18 +30,19 @@ class LossReduction {
   //! `weighted` by the number of labels other than `ignored`. The target must be a single tensor.
   static LossReduction mean_over_valid_labels(std::int64_t ignored = -100);
 
-  //! Returns the gradient with which the backward of each microbatch's loss starts. `targets` may be empty
-  //! unless the reduction is weighted. Rows or weights are divided by `denominator`, by default their sum;
-  //! all seeds are 0 if it is 0. Throws UsageError if the counts differ, or if a weight or the denominator
-  //! is negative or not finite.
-  std::vector<double> seeds(const std::vector<std::int64_t>& rows, const std::vector<c10::IValue>& targets,
-                            std::optional<double> denominator = std::nullopt) const;
+  //! Returns the factor of each microbatch's loss in the batch loss. It is also the gradient with which the
+  //! backward of that loss starts. `targets` may be empty unless the reduction is weighted. Rows or weights
+  //! are divided by `denominator`, by default their sum; all factors are 0 if it is 0. Throws UsageError if
+  //! the counts differ, or if a weight or the denominator is negative or not finite.
+  std::vector<double> initial_gradients(const std::vector<std::int64_t>& rows,
+                                        const std::vector<c10::IValue>& targets,
+                                        std::optional<double> denominator = std::nullopt) const;
 
   //! The weight of the target in a weighted reduction; nullopt for other reductions.
   std::optional<double> weight_of(const c10::IValue& target) const;
 
-  //! The batch loss: the sum of losses times seeds. Losses with a seed of 0 are left out.
-  static at::Tensor reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& seeds);
+  //! The batch loss: the sum of losses times factors. Losses with a factor of 0 are left out.
+  static at::Tensor reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& factors);
 
  private:
   struct Mean {};

@@ -2,15 +2,11 @@
 // as `call(block, x)` instead of `block->forward(x)` lets sharding gather their parameters around each call.
 #pragma once
 
-#include <penstock/value/tree.h>
+#include <penstock/value/tensors_in.h>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 
-#include <map>
 #include <memory>
-#include <optional>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -41,66 +37,13 @@ class CallHooks {
 //! The hooks of a module, identified by the address of its object; null if it has none.
 std::shared_ptr<CallHooks> hooks_of(const void* module);
 
-template <class T>
-struct HoldsTensors : std::false_type {};
-template <>
-struct HoldsTensors<at::Tensor> : std::true_type {};
-template <>
-struct HoldsTensors<c10::IValue> : std::true_type {};
-template <class T>
-struct HoldsTensors<std::optional<T>> : HoldsTensors<T> {};
-template <class T>
-struct HoldsTensors<std::vector<T>> : HoldsTensors<T> {};
-template <class K, class T>
-struct HoldsTensors<std::map<K, T>> : HoldsTensors<T> {};
-template <class... T>
-struct HoldsTensors<std::tuple<T...>> : std::disjunction<HoldsTensors<T>...> {};
-template <class A, class B>
-struct HoldsTensors<std::pair<A, B>> : std::disjunction<HoldsTensors<A>, HoldsTensors<B>> {};
-
-//! Replaces every tensor in `value` by map(tensor).
-template <class Value, class Map>
-void map_tensors(Value& value, const Map& map) {
-  if constexpr (!HoldsTensors<Value>::value) {
-    return;
-  } else if constexpr (std::is_same_v<Value, at::Tensor>) {
-    if (value.defined()) value = map(value);
-  } else if constexpr (std::is_same_v<Value, c10::IValue>) {
-    value = penstock::value::map_tensors(value, map);
-  } else if constexpr (requires { std::tuple_size<Value>::value; }) {
-    std::apply([&](auto&... items) { (map_tensors(items, map), ...); }, value);
-  } else if constexpr (requires { value.has_value(); }) {
-    if (value) map_tensors(*value, map);
-  } else if constexpr (requires { typename Value::mapped_type; }) {
-    for (auto& [key, item] : value) map_tensors(item, map);
-  } else {
-    for (auto& item : value) map_tensors(item, map);
-  }
-}
-
-[[noreturn]] void unknown_result_type();
-
-//! The tensors in a result. Throws UsageError for a type whose tensors cannot be found.
-template <class Value>
-std::vector<at::Tensor> tensors_in(Value& value) {
-  std::vector<at::Tensor> tensors;
-  if constexpr (HoldsTensors<Value>::value) {
-    map_tensors(value, [&](const at::Tensor& tensor) { return tensors.emplace_back(tensor); });
-  } else if constexpr (std::is_constructible_v<c10::IValue, Value>) {
-    tensors = penstock::value::tensors_of(c10::IValue(value));
-  } else {
-    unknown_result_type();
-  }
-  return tensors;
-}
-
 template <class Arg>
 decltype(auto) hooked_argument(CallHooks& hooks, std::size_t index, Arg&& arg) {
-  using Value = std::decay_t<Arg>;
-  if constexpr (HoldsTensors<Value>::value) {
-    Value value = std::forward<Arg>(arg);
-    map_tensors(value, [&](const at::Tensor& tensor) { return hooks.argument(tensor, index); });
-    return value;
+  using Argument = std::decay_t<Arg>;
+  if constexpr (value::kHoldsTensors<Argument>) {
+    Argument argument = std::forward<Arg>(arg);
+    value::replace_tensors(argument, [&](const at::Tensor& tensor) { return hooks.argument(tensor, index); });
+    return argument;
   } else {
     return std::forward<Arg>(arg);
   }
@@ -111,10 +54,10 @@ auto hooked_forward(CallHooks& hooks, Module& module, std::index_sequence<I...> 
   hooks.expect_arguments(sizeof...(Args));
   auto output = module.forward(hooked_argument(hooks, I, std::forward<Args>(args))...);
   std::size_t count = 0;
-  map_tensors(output, [&](const at::Tensor& tensor) { return ++count, tensor; });
+  value::replace_tensors(output, [&](const at::Tensor& tensor) { return ++count, tensor; });
   hooks.expect_results(count);
   std::size_t index = 0;
-  map_tensors(output, [&](const at::Tensor& tensor) { return hooks.result(tensor, index++); });
+  value::replace_tensors(output, [&](const at::Tensor& tensor) { return hooks.result(tensor, index++); });
   return output;
 }
 
@@ -134,10 +77,11 @@ auto call(const std::shared_ptr<Module>& module, Args&&... args) {
   hooks->before();
   auto output = detail::hooked_forward(*hooks, *module, std::index_sequence_for<Args...>(),
                                        std::forward<Args>(args)...);
-  hooks->after(detail::tensors_in(output));
+  hooks->after(value::tensors_in(output));
   return output;
 }
 
+//! Overload for TORCH_MODULE holders.
 template <ModuleHolder Holder, class... Args>
 auto call(const Holder& holder, Args&&... args) {
   return call(holder.ptr(), std::forward<Args>(args)...);

@@ -70,7 +70,9 @@ class LossFunction {
     }
   }
 
+  //! Whether there is a loss.
   explicit operator bool() const { return static_cast<bool>(function_); }
+  //! Computes the loss; `more` holds the further keyword arguments (StepInput::loss_kwargs).
   at::Tensor operator()(const c10::IValue& output, const c10::IValue& target,
                         const value::Kwargs& more) const {
     return function_(output, target, more);
@@ -123,30 +125,32 @@ struct StepView {
   const std::vector<at::Tensor>& losses;    //!< of the last stage, by microbatch; undefined until computed
 };
 
-//! Replaces the execution of an action; `usual` runs the default implementation. Constructible from any
-//! function of (action, usual) or (action, usual, view).
+//! Replaces the execution of an action; `run_default` runs its default implementation. Constructible from
+//! any function of (action, run_default) or (action, run_default, view).
 class ActionFunction {
  public:
-  using Usual = std::function<void()>;
+  //! Runs the default implementation of the action. A second call is an error.
+  using DefaultAction = std::function<void()>;
 
   template <class Function>
-  requires std::is_invocable_v<Function, const schedule::Action&, const Usual&, const StepView&>
+  requires std::is_invocable_v<Function, const schedule::Action&, const DefaultAction&, const StepView&>
   ActionFunction(Function function)  // NOLINT: functions are meant to convert
       : function_(std::move(function)) {}
   template <class Function>
-  requires std::is_invocable_v<Function, const schedule::Action&, const Usual&> ActionFunction(
-      Function function)  // NOLINT
-      : function_([function](const schedule::Action& action, const Usual& usual, const StepView&) mutable {
-          function(action, usual);
-        }) {}
+  // NOLINTNEXTLINE
+  requires std::is_invocable_v<Function, const schedule::Action&, const DefaultAction&> ActionFunction(
+      Function function)
+      : function_([function](const schedule::Action& action, const DefaultAction& run_default,
+                             const StepView&) mutable { function(action, run_default); }) {}
   ActionFunction() = default;
 
-  void operator()(const schedule::Action& action, const Usual& usual, const StepView& view) const {
-    function_(action, usual, view);
+  void operator()(const schedule::Action& action, const DefaultAction& run_default,
+                  const StepView& view) const {
+    function_(action, run_default, view);
   }
 
  private:
-  std::function<void(const schedule::Action&, const Usual&, const StepView&)> function_;
+  std::function<void(const schedule::Action&, const DefaultAction&, const StepView&)> function_;
 };
 
 //! Options of a pipeline. They must agree on all ranks, except where noted.
@@ -157,10 +161,10 @@ struct PipelineOptions {
   //! If false, the model computes its loss itself and `loss` only extracts it from the output; there is no
   //! target.
   bool loss_needs_target = true;
-  LossReduction reduction = LossReduction::mean();
+  LossReduction reduction = LossReduction::mean();  //!< how the losses of the microbatches are combined
   //! Whether gradients are those of the batch loss (see `reduction`) or the plain sum over the microbatches.
   bool scale_grads = true;
-  ShapeMode shapes = ShapeMode::Inferred;
+  ShapeMode shapes = ShapeMode::Inferred;  //!< how stages learn the shapes of received values
   // How the values of a step are split into microbatches and merged; by default along dim 0.
   std::optional<value::ChunkSpec> args_spec{};
   std::optional<value::ChunkSpec> kwargs_spec{};
@@ -234,10 +238,11 @@ class PipelineSchedule {
   }
 
   //! Runs one batch forward only, without gradients and in evaluation mode, then restores the mode of every
-  //! module and submodule. Losses are computed if there is a target.
+  //! module and submodule. Losses are computed if there is a target. A rank without inputs passes `{}`. (To
+  //! only set the mode, call `train(false)`.)
   StepResult eval(const StepInput& input);
   template <std::same_as<value::Args> Positional = value::Args>
-  StepResult eval(Positional args = {}, c10::IValue target = {}, value::Kwargs kwargs = {}) {
+  StepResult eval(Positional args, c10::IValue target = {}, value::Kwargs kwargs = {}) {
     return eval(StepInput{std::move(args), std::move(kwargs), std::move(target)});
   }
   template <std::same_as<Microbatches> Split>
@@ -252,7 +257,9 @@ class PipelineSchedule {
   //! before scaling. Collective: every rank must call it.
   double clip_grad_norm(double max_norm, double norm_type = 2.0);
 
+  //! The program that `step` runs.
   const schedule::Program& program() const;
+  //! The stages of this rank.
   const std::vector<PipelineStage>& stages() const;
   //! The number of steps run so far. Random operations depend on it; set it when a run resumes.
   std::uint64_t steps() const;

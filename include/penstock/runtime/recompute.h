@@ -21,6 +21,7 @@ struct RecomputeOptions {
   std::function<void()> seed;
 };
 
+//! A function of tensors, for `recompute`.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
 //! Returns `forward(inputs)` and keeps only the inputs for its backward. `forward` must be deterministic: a

@@ -22,6 +22,4 @@ class NamedSchedule : public PipelineSchedule {
   using class_name = NamedSchedule<schedule::ScheduleKind::kind>;
 #include <penstock/schedule/schedules.def>
 
-using ForwardOnly = ScheduleForwardOnly;
-
 }  // namespace penstock::runtime

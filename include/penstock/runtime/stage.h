@@ -23,8 +23,8 @@ struct StageOptions {
   //! Initializes parameters and buffers that were on the meta device, after memory on the stage's device was
   //! allocated for them. Without it, a module with meta tensors is a UsageError.
   std::function<void()> initialize;
-  //! For modules that compute their weight gradients themselves (the reference's `dw_builder`): called after
-  //! each I, returns the function that the W of the same microbatch runs.
+  //! For modules that compute their weight gradients themselves (`dw_builder` in `torch.distributed`): called
+  //! after each I, returns the function that the W of the same microbatch runs.
   std::function<std::function<void()>()> weight_work;
   //! Keep only the inputs of each microbatch and run its forward again before its backward.
   bool recompute = false;
@@ -53,7 +53,9 @@ class PipelineStage {
   bool is_first() const { return index().value == 0; }
   bool is_last() const { return index().value == num_stages() - 1; }
   at::Device device() const { return impl_->device; }
+  //! The ranks of the pipeline.
   const comm::Group& group() const { return impl_->group; }
+  //! The module that the stage runs.
   StageModule& module() const { return *impl_->module; }
   //! Sets the module to training mode, or to evaluation mode if `on` is false.
   void train(bool on = true) { module().train(on); }

@@ -47,14 +47,18 @@ class StageModule {
  public:
   virtual ~StageModule() = default;
 
+  //! Runs the stage on one microbatch.
   virtual StageResult forward(const value::Args& args, const value::Kwargs& kwargs) = 0;
+  //! The parameters, by name.
   virtual std::vector<value::NamedTensor> parameters() const = 0;
+  //! The buffers, by name.
   virtual std::vector<value::NamedTensor> buffers() const = 0;
   //! Moves parameters and buffers in place: their tensors stay the same objects.
   virtual void to(at::Device device) = 0;
   //! Sets training or evaluation mode, as torch::nn::Module::train does.
   virtual void train(bool on = true) = 0;
   void eval() { train(false); }
+  //! Whether the module is in training mode.
   virtual bool is_training() const = 0;
   //! Sets evaluation mode. The returned function restores the mode of every submodule.
   virtual std::function<void()> enter_eval();
@@ -64,6 +68,7 @@ class StageModule {
   virtual std::vector<tensor::DeviceMesh> meshes() const;
 };
 
+//! The forward of a stage.
 using StageFunction = std::function<StageResult(const value::Args& args, const value::Kwargs& kwargs)>;
 
 //! Makes a stage module from a function. Its parameters and its mode are those of `owner` (none if null). It
@@ -175,6 +180,7 @@ requires(std::is_base_of_v<torch::nn::Module, Module>&& requires {
                            std::set<std::string>(parameters.begin(), parameters.end()));
 }
 
+//! Overloads for TORCH_MODULE holders.
 template <ModuleHolder Holder>
 std::shared_ptr<StageModule> make_stage_module(const Holder& holder) {
   return make_stage_module(holder.ptr());

@@ -6,9 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 namespace penstock::schedule {
 
@@ -32,7 +32,19 @@ enum class ActionKind : std::uint8_t {
 //! The text of a kind (`F`, `SEND_B`, …); empty for Idle.
 std::string_view to_string(ActionKind kind);
 
-//! A 16-byte value. A default-constructed action is an idle slot.
+//! The largest supported numbers of stages and microbatches.
+inline constexpr int kMaxStages = 65'535;
+inline constexpr int kMaxMicrobatches = 1'000'000'000;
+
+namespace detail {
+
+[[noreturn]] void throw_bad_stage(StageId stage);
+[[noreturn]] void throw_bad_microbatch(MicrobatchId microbatch);
+
+}  // namespace detail
+
+//! A 16-byte value. A default-constructed action is an idle slot. The functions that make an action throw
+//! UsageError for a stage outside 0 … kMaxStages-1 or a microbatch outside 0 … kMaxMicrobatches-1.
 class Action {
  public:
   constexpr Action() = default;
@@ -107,10 +119,17 @@ class Action {
 
  private:
   constexpr Action(ActionKind kind, StageId stage, MicrobatchId microbatch, StageId peer = StageId(0))
-      : kind_(kind),
-        stage_(static_cast<std::uint16_t>(stage.value)),
-        other_stage_(static_cast<std::uint16_t>(peer.value)),
-        microbatch_(static_cast<std::uint32_t>(microbatch.value)) {}
+      : kind_(kind), stage_(checked(stage)), other_stage_(checked(peer)), microbatch_(checked(microbatch)) {}
+
+  static constexpr std::uint16_t checked(StageId stage) {
+    if (stage.value < 0 || stage.value >= kMaxStages) detail::throw_bad_stage(stage);
+    return static_cast<std::uint16_t>(stage.value);
+  }
+  static constexpr std::uint32_t checked(MicrobatchId microbatch) {
+    if (microbatch.value < 0 || microbatch.value >= kMaxMicrobatches)
+      detail::throw_bad_microbatch(microbatch);
+    return static_cast<std::uint32_t>(microbatch.value);
+  }
 
   ActionKind kind_ = ActionKind::Idle;
   ActionKind second_kind_ = ActionKind::Idle;
@@ -120,10 +139,6 @@ class Action {
   std::uint32_t other_microbatch_ = 0;
 };
 static_assert(sizeof(Action) == 16);
-
-//! The largest supported numbers of stages and microbatches.
-inline constexpr int max_stages = 65'535;
-inline constexpr int max_microbatches = 1'000'000'000;
 
 //! Calls `visit` on the forward and the backward of an overlap, or on any other action itself.
 template <class Visit>
@@ -139,6 +154,7 @@ constexpr void for_each_part(const Action& action, Visit&& visit) {
 //! The notation of torch.distributed: `2F0`, `1SEND_B3`, `4UNSHARD`, `(0F4;7B2)OVERLAP_F_B`; empty for an
 //! idle slot. A transfer with a stage that is not adjacent names that stage: `1SEND_F3>4`, `4RECV_F3<1`.
 std::string to_string(const Action& action);
+//! Appends `to_string(action)` to `text`.
 void append_text(std::string& text, const Action& action);
 
 //! Why a text is not a valid action, and at which column (counted from 1).
@@ -147,11 +163,11 @@ struct ActionProblem {
   std::string reason;
 };
 
-//! Parses exactly the texts that `to_string` returns for actions other than idle slots. Returns the problem,
-//! or nullopt on success.
-std::optional<ActionProblem> read_action(std::string_view text, Action& action);
+//! Parses exactly the strings that `to_string` returns for actions other than idle slots. Returns the action,
+//! or the problem if the text is not valid.
+std::variant<Action, ActionProblem> try_parse_action(std::string_view text);
 
-//! Like `read_action`, but throws a ParseError.
+//! Like `try_parse_action`, but throws a ParseError.
 Action parse_action(std::string_view text);
 
 }  // namespace penstock::schedule

@@ -37,7 +37,9 @@ struct ScheduleFile {
   int microbatches = 0;
   std::vector<ActionList> ranks;  //!< idle slots included, so that step k is field k + 1
 
+  //! The table without the wiring; use it if the level is `Compute`.
   Schedule schedule() const;
+  //! The lists with the wiring.
   Draft draft() const;
   //! Validates the schedule or the draft, depending on `level`; locations are rows and columns.
   Verdict validate(ValidateOptions options = {}) const;
@@ -50,7 +52,7 @@ ScheduleFile read_csv(std::istream& in, Diagnostics& problems, const CsvOptions&
 //! Like the above, but throws a ParseError that lists all problems.
 ScheduleFile read_csv(std::istream& in, const CsvOptions& options = {});
 
-//! Reads a file. Errors name the file; throws a UsageError if it cannot be opened.
+//! Reads a file. Errors name the file; throws a StorageError if it cannot be opened.
 ScheduleFile read_csv(const std::filesystem::path& file, const CsvOptions& options = {});
 
 }  // namespace penstock::schedule

@@ -24,7 +24,7 @@ struct ScheduleShape {
   int stages_per_rank = 1;
   int microbatches = 1;
 
-  int stages() const { return ranks * stages_per_rank; }
+  int num_stages() const { return ranks * stages_per_rank; }
 };
 
 //! Properties of a kind of schedule.
@@ -41,11 +41,13 @@ struct ScheduleInfo {
 
 //! All kinds, in the order of the enum.
 std::vector<ScheduleInfo> schedule_infos();
+//! The properties of one kind.
 const ScheduleInfo& info_of(ScheduleKind kind);
 //! Whether the list of one rank is generated without those of the other ranks, so that its cost does not grow
 //! with the number of ranks.
 bool generates_single_rank(ScheduleKind kind);
 std::string_view to_string(ScheduleKind kind);
+//! The names of all kinds, in the order of the enum.
 std::vector<std::string> schedule_names();
 
 //! Case-insensitive. Throws a UsageError that lists the known names.
@@ -54,10 +56,12 @@ ScheduleKind parse_schedule_kind(std::string_view name);
 //! Throws a UsageError if the kind does not support a count; the hint gives the nearest supported one.
 void check_shape(ScheduleKind kind, const ScheduleShape& shape);
 
+//! Generates the table of all ranks. Throws a UsageError if `check_shape` does, or if the name is unknown.
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape);
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 
-//! Generates the list of one rank. Generates the other lists only if the kind requires it.
+//! Generates the list of one rank. Generates the other lists only if the kind requires it. Throws a
+//! UsageError as `make_schedule` does, or if there is no such rank.
 ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Rank rank);
 
 //! Aligns the lists on a common clock of one slot per action and inserts idle slots where a rank waits, as a

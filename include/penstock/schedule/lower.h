@@ -34,10 +34,14 @@ std::span<const Pass> passes();
 //! Runs the pass of that name. Throws a UsageError that lists the names if it is unknown.
 Draft run_pass(std::string_view name, Draft draft, const LowerOptions& options = {});
 
+//! Merges each I with the W of the same stage and microbatch right after it into a B.
 Draft merge_backward(Draft draft, const LowerOptions& options = {});
+//! Before each action, unshards the next `max_active_stages` stages that the rank uses and reshards others.
 Draft add_unshard(Draft draft, const LowerOptions& options = {});
+//! Inserts a REDUCE_GRAD after the last B or W of each stage.
 Draft add_reduce_grad(Draft draft, const LowerOptions& options = {});
-//! Throws a ScheduleError if the order of the computations makes it impossible to run all of them.
+//! Inserts the sends and receives of all values that cross ranks. Throws a ScheduleError if the order of the
+//! computations makes it impossible to run all of them.
 Draft add_send_recv(Draft draft, const LowerOptions& options = {});
 //! Moves each receive as late as the use of its value and the transfer order of the pair allow.
 Draft defer_receives(Draft draft, const LowerOptions& options = {});

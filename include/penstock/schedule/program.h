@@ -24,7 +24,7 @@ struct Draft {
   int microbatches = 0;
   std::vector<ActionList> ranks;  //!< one list per rank; idle slots are ignored
 
-  int stages() const { return placement.stages(); }
+  int num_stages() const { return placement.num_stages(); }
 
   friend bool operator==(const Draft&, const Draft&) = default;
 };
@@ -41,24 +41,26 @@ class Program {
   //! Validates the draft. Throws a ScheduleError that contains every finding.
   static Program validated(Draft draft, SendMode mode);
 
-  SendMode mode() const { return mode_; }
+  SendMode send_mode() const { return send_mode_; }
   const Draft& draft() const { return draft_; }
   const std::string& name() const { return draft_.name; }
   const Placement& placement() const { return draft_.placement; }
   const Wiring& wiring() const { return draft_.wiring; }
   int ranks() const { return draft_.placement.ranks(); }
-  int stages() const { return draft_.placement.stages(); }
+  int num_stages() const { return draft_.placement.num_stages(); }
   int microbatches() const { return draft_.microbatches; }
+  //! Whether any action is a B, I, W or overlap.
   bool has_backward() const { return has_backward_; }
-  const ActionList& of(Rank rank) const { return draft_.ranks[rank.index()]; }
+  //! The list of a rank.
+  const ActionList& of(Rank rank) const { return draft_.ranks.at(rank.index()); }
   //! The maximum number of microbatches in flight on a stage.
-  int peak_in_flight(StageId stage) const { return peak_in_flight_[stage.index()]; }
+  int peak_in_flight(StageId stage) const { return peak_in_flight_.at(stage.index()); }
 
  private:
   Program(Draft draft, SendMode mode, std::vector<int> peak_in_flight);
 
   Draft draft_;
-  SendMode mode_;
+  SendMode send_mode_;
   bool has_backward_;
   std::vector<int> peak_in_flight_;
 };

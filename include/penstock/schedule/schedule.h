@@ -21,8 +21,9 @@ struct Schedule {
   int microbatches = 0;
   std::vector<ActionList> ranks;  //!< one list per rank
 
-  int stages() const { return placement.stages(); }
-  const ActionList& of(Rank rank) const { return ranks[rank.index()]; }
+  int num_stages() const { return placement.num_stages(); }
+  //! The list of a rank.
+  const ActionList& of(Rank rank) const { return ranks.at(rank.index()); }
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };

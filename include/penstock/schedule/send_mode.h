@@ -28,7 +28,7 @@ enum class SendMode {
   Blocking,  //!< a send blocks its rank until the peer has posted the receive
 };
 
-inline constexpr std::array send_modes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
+inline constexpr std::array kSendModes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};
 
 std::string_view to_string(SendMode mode);
 //! Parses a name of `to_string`. Throws a UsageError that lists the modes.

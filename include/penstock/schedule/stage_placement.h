@@ -27,12 +27,14 @@ std::vector<std::vector<StageId>> generate_rank_to_stage_mapping(int ranks, int 
 class Placement {
  public:
   Placement() = default;
+  //! Entry s is the rank of stage s. Throws a UsageError if an entry is not in 0 … ranks-1.
   Placement(int ranks, std::vector<Rank> stage_to_rank);
+  //! The placement of generate_stage_to_rank_mapping, with the same errors.
   static Placement make(int ranks, int stages, PlacementStyle style);
 
   int ranks() const { return ranks_; }
-  int stages() const { return static_cast<int>(stage_to_rank_.size()); }
-  Rank rank_of(StageId stage) const { return stage_to_rank_[stage.index()]; }
+  int num_stages() const { return static_cast<int>(stage_to_rank_.size()); }
+  Rank rank_of(StageId stage) const { return stage_to_rank_.at(stage.index()); }
   const std::vector<Rank>& stage_to_rank() const { return stage_to_rank_; }
   //! In ascending order.
   std::vector<StageId> stages_of(Rank rank) const;

@@ -24,6 +24,7 @@ struct MemorySample {
   std::uint64_t bytes = 0;
 };
 
+//! Whether the simulator or the executor produced a timeline.
 enum class TimelineSource { Predicted, Measured };
 
 //! The start and end of every action of a step.

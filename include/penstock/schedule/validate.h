@@ -17,7 +17,7 @@ enum class LocationStyle { RankAndStep, RowAndColumn };
 //! How a schedule is validated.
 struct ValidateOptions {
   //! Checks safety only in this send mode; default: in every mode.
-  std::optional<SendMode> mode;
+  std::optional<SendMode> send_mode;
   //! The maximum number of microbatches in flight per rank, summed over its stages.
   std::optional<int> max_in_flight;
   LocationStyle locations = LocationStyle::RankAndStep;
@@ -28,8 +28,8 @@ struct Verdict {
   //! Problems in every send mode: counts, placement, order within a rank, unmatched transfers, sharding.
   Diagnostics findings;
   //! Problems per send mode, such as the cycle of a deadlock; empty if the lists run to completion, nullopt
-  //! if the mode was not checked (ValidateOptions::mode).
-  std::array<std::optional<Diagnostics>, send_modes.size()> by_mode;
+  //! if the mode was not checked (ValidateOptions::send_mode).
+  std::array<std::optional<Diagnostics>, kSendModes.size()> by_mode;
   //! Per stage: the maximum number of microbatches whose forward is done and whose backward (B or W) is not.
   std::vector<int> peak_in_flight;
   //! Per rank: the maximum of the sum over its stages.
@@ -48,6 +48,7 @@ struct Verdict {
 
 //! Validates a compute table. A valid table is safe in every send mode, because lowering guarantees it.
 Verdict validate(const Schedule& schedule, const Wiring& wiring, const ValidateOptions& options = {});
+//! The same for a pipeline without skip values.
 Verdict validate(const Schedule& schedule, const ValidateOptions& options = {});
 
 //! Validates lowered lists.

@@ -23,9 +23,10 @@ class Wiring {
   //! Throws a UsageError if a skip edge is out of range, backward, duplicate, or between adjacent stages.
   explicit Wiring(int stages, std::vector<StageEdge> skips = {});
 
-  int stages() const { return stages_; }
+  int num_stages() const { return stages_; }
   int edges() const { return static_cast<int>(edges_.size()); }
   const StageEdge& edge(int index) const { return edges_[static_cast<std::size_t>(index)]; }
+  //! The skip edges, in ascending order.
   std::span<const StageEdge> skips() const;
   //! The index of the edge; nullopt if there is none.
   std::optional<int> find(StageId from, StageId to) const;

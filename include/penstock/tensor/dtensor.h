@@ -35,6 +35,7 @@ at::Tensor full_tensor(const at::Tensor& tensor);
 //! partial gradient is reduced even if no data moves.
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements);
 
+//! Whether the tensor is distributed.
 bool is_dtensor(const at::Tensor& tensor);
 //! The next three throw UsageError for a plain tensor.
 DeviceMesh mesh_of(const at::Tensor& tensor);
@@ -59,6 +60,7 @@ std::string to_string(const at::Tensor& tensor);
 
 // Factory functions. Random values depend on the mesh's seed and the number of earlier draws, not on the
 // placements.
+//! Every element is `value`.
 at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh,
                             Placements placements, at::ScalarType dtype = at::kFloat);
 at::Tensor distributed_zeros(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
@@ -93,6 +95,7 @@ struct Traffic {
 };
 //! The traffic since the thread started or since the last `reset_traffic`.
 Traffic traffic();
+//! Sets the counters of this thread to 0.
 void reset_traffic();
 
 }  // namespace penstock::tensor

@@ -23,10 +23,15 @@ class DeviceMesh {
   //! it.
   DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape, std::vector<std::string> names = {});
 
+  //! The number of axes.
   int ndim() const;
+  //! The number of ranks.
   std::int64_t size() const;
+  //! The number of ranks along an axis.
   std::int64_t size(int axis) const;
+  //! The size of each axis.
   const std::vector<std::int64_t>& shape() const;
+  //! The name of each axis.
   const std::vector<std::string>& names() const;
   //! The index of the axis with this name. Throws UsageError with the closest name if there is none.
   int axis(std::string_view name) const;

@@ -8,7 +8,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 
 namespace penstock::tensor {
@@ -33,9 +32,8 @@ class AxisPlacement {
 
   AxisPlacement() = default;          //!< replicated
   AxisPlacement(value::Replicate) {}  // NOLINT: implicit by design
-  AxisPlacement(Shard s) : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {  // NOLINT: implicit
-    if (dim_ != s.dim) throw std::out_of_range("the dim of a shard must fit 16 bits");
-  }
+  //! Throws UsageError if the dim does not fit in 16 bits.
+  AxisPlacement(Shard s);                                                // NOLINT: implicit by design
   AxisPlacement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}  // NOLINT: implicit by design
 
   Kind kind() const { return kind_; }

@@ -53,9 +53,11 @@ class Vocabulary {
   explicit Vocabulary(std::string_view text);
 
   std::int64_t size() const { return static_cast<std::int64_t>(characters_.size()); }
+  //! The characters in the order of their token ids.
   const std::string& characters() const { return characters_; }
   //! Skips characters that are not in the vocabulary.
   std::vector<std::int64_t> encode(std::string_view text) const;
+  //! The inverse of `encode`.
   std::string decode(const std::vector<std::int64_t>& tokens) const;
 
  private:

@@ -30,7 +30,7 @@ namespace penstock::train {
 struct ModelSplit {
   graph::SplitPositions positions{};  //!< where stages 1, 2, … start, ascending; stage 0 starts at 0
 
-  int stages() const { return static_cast<int>(positions.size()) + 1; }
+  int num_stages() const { return static_cast<int>(positions.size()) + 1; }
   friend bool operator==(const ModelSplit&, const ModelSplit&) = default;
 };
 
@@ -63,8 +63,11 @@ class StagedModel {
   //! Messages for the user about how the parameters are sharded over this number of tensor-parallel ranks.
   virtual std::vector<std::string> sharding_messages(int /*ranks*/) const { return {}; }
 
+  //! The values that go to a later stage than the next one.
   virtual std::vector<runtime::SkipValue> skips() const { return {}; }
+  //! The parameters that several stages hold.
   virtual std::vector<runtime::SharedParameter> shared() const { return {}; }
+  //! How the tensors of the stages differ from the state_dict of the model.
   virtual ModelState state() const { return {}; }
 };
 
@@ -91,6 +94,7 @@ class Model {
   //! Splits the model. Every call returns a new object, whose stages share no tensors with those of others.
   virtual std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const = 0;
 
+  //! The loss of one microbatch, from the output of the last stage and the target.
   virtual runtime::LossFunction loss() const = 0;
   //! What the loss averages over. The losses and gradients of a run are the mean over the complete batch: all
   //! microbatches, accumulated parts and replicas. Sums are not supported.
@@ -102,6 +106,7 @@ class Model {
   virtual std::vector<checkpoint::Piece> state_metadata() const { return {}; }
 };
 
+//! The built-in GPT, with initial values that depend on the seed.
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
 
 //! Which exported model to train, and how.

@@ -13,10 +13,15 @@
 
 namespace penstock::train {
 
+//! The optimizer of a run.
 enum class OptimizerKind { Sgd, AdamW };
+//! The loss of an exported model.
 enum class LossKind { CrossEntropy, Mse };
+//! How the learning rate changes after the warmup.
 enum class LearningRateKind { Constant, Cosine };
+//! Whether replicas shard parameters, gradients and optimizer states.
 enum class Sharding { None, Full };
+//! The type in which stages compute.
 enum class Precision { Float32, Bfloat16 };
 //! What to do if a loss or gradient is not finite.
 enum class NanPolicy {
@@ -41,6 +46,7 @@ struct AutoSchedule {
   friend bool operator==(const AutoSchedule&, const AutoSchedule&) = default;
 };
 
+//! A built-in schedule, or one that the run generates.
 using ScheduleChoice = std::variant<schedule::ScheduleKind, AutoSchedule>;
 
 //! The name of the schedule, or `auto`.
@@ -109,8 +115,6 @@ struct RunOptions {
   std::optional<std::filesystem::path> timeline{};  //!< HTML page
   std::optional<std::filesystem::path> trace{};     //!< for Chrome and Perfetto
   std::optional<std::filesystem::path> profile{};   //!< cost file for `penstock plan`
-
-  std::string config{};  //!< the resolved configuration as text, stored in checkpoints
 };
 
 //! Throws UsageError if the options are invalid or inconsistent.

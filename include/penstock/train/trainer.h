@@ -4,6 +4,7 @@
 #include <penstock/comm/world.h>
 #include <penstock/schedule/action.h>
 #include <penstock/train/data.h>
+#include <penstock/train/error.h>
 #include <penstock/train/model.h>
 #include <penstock/train/options.h>
 
@@ -23,7 +24,7 @@ struct StepRecord {
   std::int64_t step = 0;  //!< from 1
   double loss = 0;        //!< mean over the complete batch
   double grad_norm = 0;   //!< norm of all gradients before clipping
-  double rate = 0;
+  double rate = 0;        //!< learning rate
   double seconds = 0;
   std::optional<double> tokens_per_second;  //!< if the examples are sequences
   double examples_per_second = 0;
@@ -47,8 +48,11 @@ struct RunInfo {
 class Observer {
  public:
   virtual ~Observer() = default;
+  //! Called before the first step.
   virtual void on_begin(const RunInfo& /*info*/) {}
+  //! Called after each step.
   virtual void on_step(const StepRecord& /*record*/) {}
+  //! Called after each validation, with the validation loss.
   virtual void on_evaluation(std::int64_t /*step*/, double /*loss*/) {}
   //! A checkpoint is complete on disk.
   virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*path*/) {}
@@ -79,6 +83,7 @@ struct RankState {
 class RankHook {
  public:
   virtual ~RankHook() = default;
+  //! Called when the rank enters a phase.
   virtual void on_phase(RunPhase /*phase*/, const RankState& /*state*/) {}
   //! Called before each action of a kind for which `follows` returns true.
   virtual void on_action(const schedule::Action& /*action*/, const RankState& /*state*/) {}
@@ -92,7 +97,7 @@ struct RunResult {
   std::vector<double> losses;  //!< of the steps of this run, without those before a resume
   std::optional<double> validation_loss;
   std::optional<std::filesystem::path> checkpoint;  //!< the newest checkpoint of the run
-  std::string plan;                                 //!< the schedule as CSV, if it was AutoSchedule
+  std::optional<std::string> plan;                  //!< the schedule as CSV, if it was AutoSchedule
   //! All parameters of the model, on rank 0, if `gather_parameters` is set.
   std::map<std::string, at::Tensor> parameters;
 };
@@ -102,11 +107,13 @@ struct RunExtras {
   Observer* observer = nullptr;  //!< used on rank 0 only
   RankHook* hook = nullptr;      //!< of this rank
   bool gather_parameters = false;
+  //! Strings to store in every checkpoint, by name, such as the configuration. The run adds its own: `seed`,
+  //! and `plan` and `cuts` if it chose them.
+  std::map<std::string, std::string> notes{};
 };
 
-//! Runs the training loop. If one rank fails, throws on every rank an Error whose message names the step; the
-//! original error, such as a PeerFailed, is nested in it (std::rethrow_if_nested). A UsageError is thrown as
-//! it is.
+//! Runs the training loop. If a step fails on one rank, throws RunError on every rank. A UsageError is thrown
+//! as it is, and so is any error before the first or after the last step.
 RunResult run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
               const RunExtras& extras = {});
 

@@ -27,7 +27,9 @@ struct Replicate {};
 struct Reducer {
   std::function<c10::IValue(const std::vector<c10::IValue>&)> reduce;
 
+  //! Adds the values.
   static Reducer sum();
+  //! Divides the sum by the number of chunks.
   static Reducer mean();
   //! Computes `step(step(init, first), second)`…
   static Reducer fold(c10::IValue init,
@@ -50,13 +52,16 @@ struct ChunkSpec {
 
   //! Makes a TensorChunkSpec for each item.
   static ChunkSpec dims(const std::vector<std::int64_t>& dims);
+  //! Makes a TensorChunkSpec for each keyword argument.
   static ChunkSpec named_dims(const std::map<std::string, std::int64_t>& dims);
 };
 
 //! For example `(TensorChunkSpec(0), {mask: Replicate})`.
 std::string to_string(const ChunkSpec& spec);
 
+//! The positional arguments of a module.
 using Args = std::vector<c10::IValue>;
+//! The keyword arguments of a module.
 using Kwargs = std::map<std::string, c10::IValue>;
 
 //! The arguments of each microbatch.

@@ -79,6 +79,7 @@ struct TreeMeta {
   Structure structure;
   std::vector<std::optional<TensorMeta>> leaves;
 
+  //! The metadata of a tree.
   static TreeMeta of(const c10::IValue& tree);
   //! The metadata of the arguments of a stage, as a tuple. (A template, so that a value in braces converts to
   //! an IValue.)

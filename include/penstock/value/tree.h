@@ -34,6 +34,7 @@ struct Structure {
   std::vector<DictKey> keys;               //!< of dicts, one per child
   std::vector<Structure> children;
 
+  //! The number of leaves of the complete tree.
   std::size_t num_leaves() const;
 
   //! The path of every leaf, in leaf order: for example `args[0].mask` for the root `args`.

@@ -13,6 +13,12 @@
 
 namespace penstock::view {
 
+//! The unit of the times of a drawing.
+enum class TimeUnit {
+  Units,  //!< slots of a table or abstract units; memory is a number of activations
+  Seconds,
+};
+
 //! Which part of the row height a box fills; the two parts of an overlap share a row.
 enum class BoxPart { Full, TopHalf, BottomHalf };
 
@@ -39,7 +45,7 @@ struct Panel {
 //! One or more timelines of the same ranks.
 struct Drawing {
   std::string title;
-  bool seconds = false;  //!< whether times are in seconds; otherwise in slots or units
+  TimeUnit time_unit = TimeUnit::Units;
   schedule::Placement placement;
   std::vector<int> chunk_of_stage;  //!< per stage: the number of earlier stages on the same rank
   std::vector<Panel> panels;        //!< at least one; all share the time axis
@@ -52,9 +58,9 @@ Drawing draw(const schedule::Schedule& schedule);
 //! Draws a program, simulated with equal costs (F, I and W take 1 unit, B 2, transfers 0.1).
 Drawing draw(const schedule::Program& program);
 //! Draws a simulation: timeline, summary and critical path.
-Drawing draw(const plan::Simulation& simulation, bool seconds);
+Drawing draw(const plan::Simulation& simulation, TimeUnit time_unit);
 //! Draws one or more timelines of the same program, such as the predicted and the measured one.
-Drawing draw(std::span<const schedule::Timeline> timelines, bool seconds);
+Drawing draw(std::span<const schedule::Timeline> timelines, TimeUnit time_unit);
 
 //! Adds a timeline to a drawing of the same program, such as the measured one below the predicted one.
 void add_panel(Drawing& drawing, const schedule::Timeline& timeline);

@@ -24,8 +24,8 @@ constexpr Tables make_tables(std::uint32_t polynomial) {
   return tables;
 }
 
-constexpr Tables zip_tables = make_tables(0xEDB88320U);
-constexpr Tables castagnoli_tables = make_tables(0x82F63B78U);
+constexpr Tables kZipTables = make_tables(0xEDB88320U);
+constexpr Tables kCastagnoliTables = make_tables(0x82F63B78U);
 
 std::uint32_t checksum(const Tables& tables, std::span<const std::uint8_t> bytes, std::uint32_t before) {
   std::uint32_t crc = ~before;
@@ -45,11 +45,11 @@ std::uint32_t checksum(const Tables& tables, std::span<const std::uint8_t> bytes
 }  // namespace
 
 std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
-  return checksum(zip_tables, bytes, 0);
+  return checksum(kZipTables, bytes, 0);
 }
 
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t before) {
-  return checksum(castagnoli_tables, bytes, before);
+  return checksum(kCastagnoliTables, bytes, before);
 }
 
 }  // namespace penstock

@@ -16,7 +16,7 @@ namespace {
 
 using Library = nlohmann::json;
 
-constexpr std::size_t most_linear = 8;  // objects with at most this many members use linear search
+constexpr std::size_t kMaxLinearMembers = 8;  // objects with at most this many members use linear search
 
 //! Turns `[json.exception.parse_error.101] parse error at line 1, column 2: …` into `not valid JSON at line
 //! 1, …`.
@@ -100,8 +100,8 @@ class Events final : public nlohmann::json_sax<Library> {
 
  private:
   void enter() {
-    if (++depth_ > deepest_json)
-      handler_.refuse("lists and objects are nested deeper than " + std::to_string(deepest_json));
+    if (++depth_ > kMaxJsonDepth)
+      handler_.refuse("lists and objects are nested deeper than " + std::to_string(kMaxJsonDepth));
   }
 
   JsonHandler& handler_;
@@ -219,7 +219,7 @@ JsonObject::JsonObject(std::vector<JsonMember> members) : members_(std::move(mem
     members_.resize(kept);
     sort_by_name();
   }
-  if (members_.size() <= most_linear) by_name_ = {};
+  if (members_.size() <= kMaxLinearMembers) by_name_ = {};
 }
 
 const JsonValue* JsonObject::find(std::string_view name) const {

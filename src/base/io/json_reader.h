@@ -15,7 +15,7 @@
 namespace penstock {
 
 //! The maximum nesting depth of lists and objects. It is limited because destroying a value recurses.
-inline constexpr int deepest_json = 500;
+inline constexpr int kMaxJsonDepth = 500;
 
 //! Receives the elements of a JSON text in order. Any function may throw to stop reading.
 class JsonHandler {

@@ -3,6 +3,7 @@
 
 #include "base/io/crc32.h"
 #include "base/io/regular_file.h"
+#include "base/io/storage_error.h"
 #include "base/text.h"
 
 #include <penstock/base/error.h>
@@ -11,14 +12,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 namespace penstock {
 namespace {
 
-constexpr std::uint32_t local_mark = 0x04034b50, entry_mark = 0x02014b50, end_mark = 0x06054b50,
-                        end64_mark = 0x06064b50, locator64_mark = 0x07064b50;
-constexpr std::size_t end_size = 22, end64_size = 56, locator_size = 20, entry_size = 46, local_size = 30;
+constexpr std::uint32_t kLocalMark = 0x04034b50, kEntryMark = 0x02014b50, kEndMark = 0x06054b50,
+                        kEnd64Mark = 0x06064b50, kLocator64Mark = 0x07064b50;
+constexpr std::size_t kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20, kEntrySize = 46, kLocalSize = 30;
 
 //! Reads a little-endian integer. Precondition: it is within the bytes.
 template <class Number>
@@ -34,7 +34,7 @@ Number number_at(std::span<const std::uint8_t> bytes, std::size_t at) {
 
 ZipFile::ZipFile(const std::string& path) : path_(path) {
   const RegularFile opened = open_regular_file(path);
-  if (opened.error != 0) throw UsageError("cannot open " + path + ": " + opened.problem);
+  if (opened.error != 0) throw_storage_error("open", path, opened.error, opened.problem);
   file_ = opened.descriptor;
   size_ = opened.size;
   try {
@@ -53,10 +53,11 @@ void ZipFile::read_at(std::uint64_t offset, std::span<std::uint8_t> target) cons
   while (!target.empty()) {
     const ssize_t got = ::pread(file_, target.data(), target.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(std::string("cannot be read: ") + std::strerror(errno));
+    if (got < 0) throw_storage_error("read", path_, errno);
     if (got == 0)
-      fail("the file ends at byte " + std::to_string(offset) + " but had " + std::to_string(size_) +
-           " bytes when it was opened");
+      throw_storage_error("read", path_, EIO,
+                          "it ends at byte " + std::to_string(offset) + " but had " + std::to_string(size_) +
+                              " bytes when it was opened");
     offset += static_cast<std::uint64_t>(got);
     target = target.subspan(static_cast<std::size_t>(got));
   }
@@ -69,29 +70,29 @@ std::vector<std::uint8_t> ZipFile::bytes_at(std::uint64_t offset, std::uint64_t 
 }
 
 void ZipFile::fail(const std::string& message) const {
-  throw ParseError(path_ + ": " + message, {},
+  throw ParseError(quote(path_, 200) + ": " + message, {},
                    "the file is damaged, truncated, or not written by torch.export.save");
 }
 
 ZipFile::Directory ZipFile::find_directory() const {
-  if (size_ < end_size) fail("the file is too short to be a zip file");
+  if (size_ < kEndSize) fail("the file is too short to be a zip file");
   // A comment of at most 64 KiB follows the end record; a zip64 locator may precede it.
-  const std::uint64_t length = std::min<std::uint64_t>(size_, locator_size + end_size + 0xffff);
+  const std::uint64_t length = std::min<std::uint64_t>(size_, kLocatorSize + kEndSize + 0xffff);
   const std::vector<std::uint8_t> tail = bytes_at(size_ - length, length);
   const std::span<const std::uint8_t> bytes(tail);
-  for (std::size_t at = bytes.size() - end_size + 1; at-- > 0;) {
-    if (number_at<std::uint32_t>(bytes, at) != end_mark ||
-        at + end_size + number_at<std::uint16_t>(bytes, at + 20) != bytes.size()) {
+  for (std::size_t at = bytes.size() - kEndSize + 1; at-- > 0;) {
+    if (number_at<std::uint32_t>(bytes, at) != kEndMark ||
+        at + kEndSize + number_at<std::uint16_t>(bytes, at + 20) != bytes.size()) {
       continue;
     }
-    if (at < locator_size || number_at<std::uint32_t>(bytes, at - locator_size) != locator64_mark) {
+    if (at < kLocatorSize || number_at<std::uint32_t>(bytes, at - kLocatorSize) != kLocator64Mark) {
       return {number_at<std::uint32_t>(bytes, at + 16), number_at<std::uint32_t>(bytes, at + 12),
               number_at<std::uint16_t>(bytes, at + 10)};
     }
-    const auto place = number_at<std::uint64_t>(bytes, at - locator_size + 8);
-    if (place > size_ || size_ - place < end64_size) fail("the offset of the zip64 directory is invalid");
-    const std::vector<std::uint8_t> end64 = bytes_at(place, end64_size);
-    if (number_at<std::uint32_t>(end64, 0) != end64_mark)
+    const auto place = number_at<std::uint64_t>(bytes, at - kLocatorSize + 8);
+    if (place > size_ || size_ - place < kEnd64Size) fail("the offset of the zip64 directory is invalid");
+    const std::vector<std::uint8_t> end64 = bytes_at(place, kEnd64Size);
+    if (number_at<std::uint32_t>(end64, 0) != kEnd64Mark)
       fail("the offset of the zip64 directory is invalid");
     return {number_at<std::uint64_t>(end64, 48), number_at<std::uint64_t>(end64, 40),
             number_at<std::uint64_t>(end64, 32)};
@@ -107,13 +108,13 @@ void ZipFile::read_directory(const Directory& directory) {
   const std::span<const std::uint8_t> table(content);
   std::size_t at = 0;
   for (std::uint64_t i = 0; i < directory.count; ++i) {
-    if (table.size() - at < entry_size || number_at<std::uint32_t>(table, at) != entry_mark) {
+    if (table.size() - at < kEntrySize || number_at<std::uint32_t>(table, at) != kEntryMark) {
       fail("entry " + std::to_string(i) + " of the directory is damaged");
     }
     const std::size_t name_size = number_at<std::uint16_t>(table, at + 28);
     const std::size_t extra_size = number_at<std::uint16_t>(table, at + 30);
     const std::size_t comment_size = number_at<std::uint16_t>(table, at + 32);
-    if (table.size() - at - entry_size < name_size + extra_size + comment_size) {
+    if (table.size() - at - kEntrySize < name_size + extra_size + comment_size) {
       fail("entry " + std::to_string(i) + " of the directory is truncated");
     }
     Record record{.offset = number_at<std::uint32_t>(table, at + 42),
@@ -121,8 +122,8 @@ void ZipFile::read_directory(const Directory& directory) {
                   .stored = number_at<std::uint32_t>(table, at + 20),
                   .crc = number_at<std::uint32_t>(table, at + 16),
                   .method = number_at<std::uint16_t>(table, at + 10)};
-    std::string name(reinterpret_cast<const char*>(table.data()) + at + entry_size, name_size);
-    const auto extra = table.subspan(at + entry_size + name_size, extra_size);
+    std::string name(reinterpret_cast<const char*>(table.data()) + at + kEntrySize, name_size);
+    const auto extra = table.subspan(at + kEntrySize + name_size, extra_size);
     for (std::size_t e = 0; e + 4 <= extra.size();) {
       const std::size_t size = number_at<std::uint16_t>(extra, e + 2);
       if (extra.size() - e - 4 < size) fail("entry " + quote(name) + " has a damaged extra field");
@@ -140,7 +141,7 @@ void ZipFile::read_directory(const Directory& directory) {
     const std::size_t slash = name.find('/');
     if (slash != std::string::npos) name.erase(0, slash + 1);
     if (!records_.emplace(name, record).second) fail("duplicate record " + quote(name));
-    at += entry_size + name_size + extra_size + comment_size;
+    at += kEntrySize + name_size + extra_size + comment_size;
   }
 }
 
@@ -171,15 +172,15 @@ std::vector<std::uint8_t> ZipFile::read(const std::string& name) const {
 void ZipFile::read(const std::string& name, std::span<std::uint8_t> target) const {
   const Record& record = find(name);
   if (record.method != 0 || record.stored != record.size) {
-    throw ParseError(path_ + ": record " + quote(name, 200) + " is compressed", {},
+    throw ParseError(quote(path_, 200) + ": record " + quote(name, 200) + " is compressed", {},
                      "write the archive with torch.export.save, which does not compress");
   }
   const auto misplaced = [&] { fail("the offset of record " + quote(name, 200) + " is invalid"); };
-  if (record.offset > size_ || size_ - record.offset < local_size) misplaced();
-  const std::vector<std::uint8_t> local = bytes_at(record.offset, local_size);
-  if (number_at<std::uint32_t>(local, 0) != local_mark) misplaced();
+  if (record.offset > size_ || size_ - record.offset < kLocalSize) misplaced();
+  const std::vector<std::uint8_t> local = bytes_at(record.offset, kLocalSize);
+  if (number_at<std::uint32_t>(local, 0) != kLocalMark) misplaced();
   const std::uint64_t skip =
-      local_size + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
+      kLocalSize + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
   const std::uint64_t room = size_ - record.offset;
   if (room < skip || room - skip < record.size) fail("record " + quote(name, 200) + " is truncated");
   if (target.size() != record.size)

@@ -14,8 +14,8 @@ namespace penstock {
 
 class ZipFile {
  public:
-  //! Throws a UsageError if the path cannot be opened or is not a regular file, and a ParseError if it is not
-  //! a zip file or its directory is damaged.
+  //! Throws a StorageError if the path cannot be opened or is not a regular file, and a ParseError if it is
+  //! not a zip file or its directory is damaged.
   explicit ZipFile(const std::string& path);
   ~ZipFile();
   ZipFile(const ZipFile&) = delete;
@@ -25,7 +25,7 @@ class ZipFile {
   std::vector<std::string> names() const;
 
   //! Returns the bytes of a record. Throws a ParseError if it is missing, compressed, truncated, or its
-  //! checksum does not match.
+  //! checksum does not match, and a StorageError if the file cannot be read.
   std::vector<std::uint8_t> read(const std::string& name) const;
   //! Reads into `target`, which must have the size of the record.
   void read(const std::string& name, std::span<std::uint8_t> target) const;

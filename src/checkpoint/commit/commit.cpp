@@ -15,9 +15,9 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr const char* incomplete_suffix = ".incomplete";
+constexpr const char* kIncompleteSuffix = ".incomplete";
 //! The name of a checkpoint during its removal; not a valid checkpoint name.
-constexpr const char* removing_suffix = ".removing";
+constexpr const char* kRemovingSuffix = ".removing";
 
 //! Counts and checksums the bytes written.
 class SummedFile : public OutputFile {
@@ -51,7 +51,7 @@ std::vector<std::int64_t> stored_shape(const Region& part, std::span<const std::
 
 CommitPaths::CommitPaths(const std::string& directory, std::int64_t step)
     : root(directory), complete(directory + "/" + checkpoint_name(step)) {
-  incomplete = complete + incomplete_suffix;
+  incomplete = complete + kIncompleteSuffix;
 }
 
 void make_root(FileSystem& files, const std::string& root) {
@@ -98,7 +98,7 @@ WrittenShard write_shard(FileSystem& files, const std::string& path, const SaveP
 }
 
 void commit(FileSystem& files, const CommitPaths& paths, const Manifest& manifest) {
-  const auto file = files.create(paths.incomplete + "/" + manifest_name);
+  const auto file = files.create(paths.incomplete + "/" + kManifestName);
   file->write(manifest_text(manifest));
   file->finish();
   files.sync_directory(paths.incomplete);
@@ -115,7 +115,7 @@ void commit(FileSystem& files, const CommitPaths& paths, const Manifest& manifes
 
 void prune(FileSystem& files, const std::string& directory, std::int64_t step, std::optional<int> keep) {
   for (const std::string& name : list_directory(directory)) {
-    if (name.starts_with("step-") && (name.ends_with(incomplete_suffix) || name.ends_with(removing_suffix))) {
+    if (name.starts_with("step-") && (name.ends_with(kIncompleteSuffix) || name.ends_with(kRemovingSuffix))) {
       files.remove(directory + "/" + name);
     }
   }
@@ -127,7 +127,7 @@ void prune(FileSystem& files, const std::string& directory, std::int64_t step, s
   const auto kept = static_cast<std::size_t>(*keep - 1);
   for (std::size_t i = 0; i + kept < older.size(); ++i) {
     // Rename first, so that a crash cannot leave a partial checkpoint under a valid name.
-    const std::string path = older[i].path, removing = path + removing_suffix;
+    const std::string path = older[i].path, removing = path + kRemovingSuffix;
     files.rename(path, removing);
     files.remove(removing);
   }

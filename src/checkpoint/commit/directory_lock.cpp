@@ -2,6 +2,7 @@
 // in this process opens and closes the file. NFS forwards both to the server.
 #include "checkpoint/commit/directory_lock.h"
 
+#include "base/io/storage_error.h"
 #include "base/log_line.h"
 #include "base/text.h"
 
@@ -21,8 +22,8 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr const char* lock_name = "run.lock";
-constexpr std::chrono::milliseconds pause_between_tries{50};
+constexpr const char* kLockName = "run.lock";
+constexpr std::chrono::milliseconds kRetryPause{50};
 
 std::string holder_text() {
   std::array<char, 256> host{};
@@ -57,8 +58,23 @@ int try_lock(int file) {
 
 int open_file(const std::string& path, int mode) {
   const int file = ::open(path.c_str(), mode | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (file < 0) throw StorageError("cannot write to " + path + ": " + std::strerror(errno), errno);
+  if (file < 0) throw_storage_error("write to", path, errno);
   return file;
+}
+
+//! Like `try_lock`, but retries while another process holds the lock.
+int wait_for_lock(int file) {
+  const auto deadline = std::chrono::steady_clock::now() + DirectoryLock::kRetryTimeout;
+  int error = try_lock(file);
+  while (error == EWOULDBLOCK && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kRetryPause);
+    error = try_lock(file);
+  }
+  return error;
+}
+
+StorageError busy_error(const std::string& directory, int file) {
+  return {"the directory " + quote(directory, 200) + " is in use by another run: " + holder_in(file), EBUSY};
 }
 
 //! Also checks that the directory is writable.
@@ -68,8 +84,7 @@ void write_holder(const std::string& path) {
   const ssize_t written = ::write(file, text.data(), text.size());
   const int error = written < 0 ? errno : ENOSPC;
   ::close(file);
-  if (written != static_cast<ssize_t>(text.size()))
-    throw StorageError("cannot write to " + path + ": " + std::strerror(error), error);
+  if (written != static_cast<ssize_t>(text.size())) throw_storage_error("write to", path, error);
 }
 
 }  // namespace
@@ -84,38 +99,40 @@ bool DirectoryLock::is_held() const {
   struct stat held {};
   struct stat found {};
   return file_ >= 0 && ::fstat(file_, &held) == 0 &&
-         ::stat((directory_ + "/" + lock_name).c_str(), &found) == 0 && held.st_ino == found.st_ino &&
+         ::stat((directory_ + "/" + kLockName).c_str(), &found) == 0 && held.st_ino == found.st_ino &&
          held.st_dev == found.st_dev;
 }
 
 void DirectoryLock::hold() {
   if (is_held()) return;
   release();
-  const std::string path = directory_ + "/" + lock_name;
+  const std::string path = directory_ + "/" + kLockName;
   file_ = open_file(path, O_RDONLY);
-  int error = try_lock(file_);
+  int error = wait_for_lock(file_);
   if (error == EBADF) {  // NFS requires a file open for writing
     release();
     file_ = open_file(path, O_RDWR);
-    error = try_lock(file_);
-  }
-  const auto deadline = std::chrono::steady_clock::now() + retry_timeout;
-  while (error == EWOULDBLOCK && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(pause_between_tries);
-    error = try_lock(file_);
+    error = wait_for_lock(file_);
   }
   try {
-    if (error == EWOULDBLOCK)
-      throw StorageError("the directory " + directory_ + " is in use by another run: " + holder_in(file_),
-                         EBUSY);
+    if (error == EWOULDBLOCK) throw busy_error(directory_, file_);
     if (error != 0)
-      Log(LogLevel::Warn) << directory_ << " cannot be locked (" << std::strerror(error)
+      Log(LogLevel::Warn) << quote(directory_, 200) << " cannot be locked (" << std::strerror(error)
                           << "): another run could write to it at the same time";
     write_holder(path);
   } catch (...) {
     release();
     throw;
   }
+}
+
+void DirectoryLock::check() const {
+  const int file = ::open((directory_ + "/" + kLockName).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return;  // no run has locked it, or it is not writable, which other checks report
+  const bool busy = wait_for_lock(file) == EWOULDBLOCK;
+  const StorageError error = busy_error(directory_, file);
+  ::close(file);  // also releases the lock
+  if (busy) throw error;
 }
 
 }  // namespace penstock::checkpoint

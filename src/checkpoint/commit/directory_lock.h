@@ -16,13 +16,17 @@ class DirectoryLock {
   DirectoryLock& operator=(const DirectoryLock&) = delete;
 
   //! How long to retry if the lock is held: a killed run needs a moment to exit.
-  static constexpr std::chrono::milliseconds retry_timeout{5000};
+  static constexpr std::chrono::milliseconds kRetryTimeout{5000};
 
   //! Locks the directory, which must exist; does nothing if this object already holds the lock. Throws
   //! StorageError: EBUSY, with host, process and start time of the holder, if another run holds the lock;
   //! another code if the directory is not writable. Only warns if the file system does not support locks.
   void hold();
   void release();
+
+  //! Throws the StorageError of `hold` if another run holds the lock. Writes nothing; the directory need not
+  //! exist.
+  void check() const;
 
  private:
   bool is_held() const;

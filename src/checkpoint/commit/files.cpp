@@ -2,8 +2,8 @@
 #include "checkpoint/commit/files.h"
 
 #include "base/io/regular_file.h"
-
-#include <penstock/checkpoint/error.h>
+#include "base/io/storage_error.h"
+#include "base/text.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,21 +11,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 namespace penstock::checkpoint {
 namespace {
 
-[[noreturn]] void fail(const std::string& what, const std::string& path, int code) {
-  throw StorageError("cannot " + what + " " + path + ": " + std::strerror(code), code);
-}
-
 class DiskFile : public OutputFile {
  public:
   explicit DiskFile(const std::string& path)
       : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (file_ < 0) fail("create", path, errno);
+    if (file_ < 0) throw_storage_error("create", path, errno);
   }
   ~DiskFile() override {
     if (file_ >= 0) ::close(file_);
@@ -37,16 +32,16 @@ class DiskFile : public OutputFile {
     while (!bytes.empty()) {
       const ssize_t written = ::write(file_, bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write to", path_, errno);
+      if (written < 0) throw_storage_error("write to", path_, errno);
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
   }
 
   void finish() override {
-    if (::fsync(file_) != 0) fail("flush", path_, errno);
+    if (::fsync(file_) != 0) throw_storage_error("flush", path_, errno);
     const int file = file_;
     file_ = -1;
-    if (::close(file) != 0) fail("close", path_, errno);
+    if (::close(file) != 0) throw_storage_error("close", path_, errno);
   }
 
  private:
@@ -63,57 +58,36 @@ class Disk : public FileSystem {
   void make_directory(const std::string& path) override {
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    if (error) fail("create the directory", path, error.value());
+    if (error) throw_storage_error("create the directory", path, error.value());
   }
 
   void rename(const std::string& from, const std::string& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from + " to", to, errno);
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      throw_storage_error("rename " + quote(from, 200) + " to", to, errno);
   }
 
   void exchange(const std::string& a, const std::string& b) override {
     if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) != 0)
-      fail("exchange " + a + " and", b, errno);
+      throw_storage_error("exchange " + quote(a, 200) + " and", b, errno);
   }
 
   void sync_directory(const std::string& path) override {
     const int file = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (file < 0) fail("open", path, errno);
+    if (file < 0) throw_storage_error("open", path, errno);
     const int result = ::fsync(file);
     const int code = errno;
     ::close(file);
-    if (result != 0) fail("flush", path, code);
+    if (result != 0) throw_storage_error("flush", path, code);
   }
 
   void remove(const std::string& path) override {
     std::error_code error;
     std::filesystem::remove_all(path, error);
-    if (error) fail("remove", path, error.value());
+    if (error) throw_storage_error("remove", path, error.value());
   }
 };
 
-std::string hint_for(int code) {
-  switch (code) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return "free space on that disk, keep fewer checkpoints, or use another directory";
-    case EROFS:
-    case EACCES:
-    case EPERM:
-      return "use a directory that this user can write to";
-    case ENOENT:
-      return "check the path: the file or its directory does not exist or was removed";
-    case EBUSY:
-      return "wait for the other run to end, stop it, or use another directory";
-    default:
-      return {};
-  }
-}
-
 }  // namespace
-
-StorageError::StorageError(const std::string& message, int code)
-    : Error(message, {}, hint_for(code)), code_(code) {}
 
 void OutputFile::write(std::string_view text) {
   write(std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
@@ -135,14 +109,14 @@ std::vector<std::string> list_directory(const std::string& path) {
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
-  if (error) fail("read the directory", path, error.value());
+  if (error) throw_storage_error("read the directory", path, error.value());
   std::sort(names.begin(), names.end());
   return names;
 }
 
 InputFile::InputFile(const std::string& path) : path_(path) {
   const RegularFile opened = open_regular_file(path);
-  if (opened.error != 0) throw StorageError("cannot open " + path + ": " + opened.problem, opened.error);
+  if (opened.error != 0) throw_storage_error("open", path, opened.error, opened.problem);
   file_ = opened.descriptor;
   size_ = opened.size;
 }
@@ -155,11 +129,11 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> target) const
   while (!target.empty()) {
     const ssize_t got = ::pread(file_, target.data(), target.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail("read", path_, errno);
+    if (got < 0) throw_storage_error("read", path_, errno);
     if (got == 0)
-      throw StorageError("cannot read " + path_ + ": it ends at byte " + std::to_string(offset) +
-                             " but had " + std::to_string(size_) + " bytes when it was opened",
-                         EIO);
+      throw_storage_error("read", path_, EIO,
+                          "it ends at byte " + std::to_string(offset) + " but had " + std::to_string(size_) +
+                              " bytes when it was opened");
     offset += static_cast<std::uint64_t>(got);
     target = target.subspan(static_cast<std::size_t>(got));
   }
@@ -167,7 +141,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> target) const
 
 std::string read_all(const std::string& path, std::uint64_t limit) {
   const InputFile file(path);
-  if (file.size() > limit) throw StorageError("cannot read " + path + ": it is too large", EFBIG);
+  if (file.size() > limit) throw_storage_error("read", path, EFBIG, "it is too large");
   std::string text(file.size(), '\0');
   file.read(0, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()});
   return text;

@@ -18,11 +18,11 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr std::string_view opening = "{\"crc32c\":\"", middle = "\",\"content\":", closing = "}\n";
-constexpr const char* format_name = "penstock checkpoint";
-constexpr int format_version = 1;
-constexpr std::array kinds = {PieceKind::Parameter, PieceKind::Buffer, PieceKind::Optimizer,
-                              PieceKind::Extra};
+constexpr std::string_view kOpening = "{\"crc32c\":\"", kMiddle = "\",\"content\":", kClosing = "}\n";
+constexpr const char* kFormatName = "penstock checkpoint";
+constexpr int kFormatVersion = 1;
+constexpr std::array kPieceKinds = {PieceKind::Parameter, PieceKind::Buffer, PieceKind::Optimizer,
+                                    PieceKind::Extra};
 
 std::span<const std::uint8_t> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
@@ -114,8 +114,8 @@ StoredTensor read_tensor(const JsonValue& value, std::size_t files, const std::s
   if (const JsonValue* state = optional_field(value, "state", here)) tensor.state = string_at(*state, here);
   const std::string kind = string_at(field(value, "kind", here), here);
   const auto known =
-      std::find_if(kinds.begin(), kinds.end(), [&](PieceKind k) { return to_string(k) == kind; });
-  if (known == kinds.end()) fail_at(here, "unknown kind " + quote(kind));
+      std::find_if(kPieceKinds.begin(), kPieceKinds.end(), [&](PieceKind k) { return to_string(k) == kind; });
+  if (known == kPieceKinds.end()) fail_at(here, "unknown kind " + quote(kind));
   tensor.kind = *known;
   const std::string dtype = string_at(field(value, "dtype", here), here);
   const auto type = safetensors_dtype(dtype);
@@ -148,8 +148,8 @@ std::string crc_text(std::uint32_t crc) {
 std::string manifest_text(const Manifest& manifest) {
   JsonWriter json;
   json.begin_object()
-      .field("format", format_name)
-      .field("version", format_version)
+      .field("format", kFormatName)
+      .field("version", kFormatVersion)
       .field("step", manifest.step);
   json.key("notes").begin_object();
   for (const auto& [name, text] : manifest.notes) json.field(name, text);
@@ -161,26 +161,26 @@ std::string manifest_text(const Manifest& manifest) {
   json.end_array().key("tensors").begin_array();
   for (const StoredTensor& tensor : manifest.tensors) write_tensor(json, tensor);
   json.end_array().end_object();
-  std::string text(opening);
+  std::string text(kOpening);
   return text.append(crc_text(crc32c(bytes_of(json.text()))))
-      .append(middle)
+      .append(kMiddle)
       .append(json.text())
-      .append(closing);
+      .append(kClosing);
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
-  const std::size_t begin = opening.size() + 8 + middle.size();
-  if (text.size() < begin + closing.size() || !text.starts_with(opening) || !text.ends_with(closing) ||
-      text.substr(opening.size() + 8, middle.size()) != middle) {
+  const std::size_t begin = kOpening.size() + 8 + kMiddle.size();
+  if (text.size() < begin + kClosing.size() || !text.starts_with(kOpening) || !text.ends_with(kClosing) ||
+      text.substr(kOpening.size() + 8, kMiddle.size()) != kMiddle) {
     fail_at(where, "this is not a checkpoint manifest, or it is truncated");
   }
-  const std::string_view content = text.substr(begin, text.size() - begin - closing.size());
-  if (text.substr(opening.size(), 8) != crc_text(crc32c(bytes_of(content)))) {
+  const std::string_view content = text.substr(begin, text.size() - begin - kClosing.size());
+  if (text.substr(kOpening.size(), 8) != crc_text(crc32c(bytes_of(content)))) {
     fail_at(where, "the manifest is damaged: its checksum does not match");
   }
   const JsonValue json = parse_json(bytes_of(content), where);
-  if (string_at(field(json, "format", where), where) != format_name) fail_at(where, "unknown format");
-  if (const auto version = integer_at(field(json, "version", where), where); version != format_version) {
+  if (string_at(field(json, "format", where), where) != kFormatName) fail_at(where, "unknown format");
+  if (const auto version = integer_at(field(json, "version", where), where); version != kFormatVersion) {
     fail_at(where, "version " + std::to_string(version) + " of the format is not supported");
   }
   Manifest manifest{.step = integer_at(field(json, "step", where), where)};

@@ -10,7 +10,7 @@
 
 namespace penstock::checkpoint {
 
-constexpr const char* manifest_name = "manifest.json";
+constexpr const char* kManifestName = "manifest.json";
 
 struct Manifest {
   std::int64_t step = 0;

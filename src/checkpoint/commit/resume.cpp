@@ -15,14 +15,14 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr std::string_view step_prefix = "step-";
+constexpr std::string_view kStepPrefix = "step-";
 
 //! Parses the name of a checkpoint directory; nullopt if it is not one.
 std::optional<CheckpointLocation> try_parse_location(const std::string& directory, const std::string& name) {
-  if (!name.starts_with(step_prefix)) return std::nullopt;
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
   CheckpointLocation location{.path = directory + "/" + name};
   const char* const end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + step_prefix.size(), end, location.step);
+  const auto [rest, error] = std::from_chars(name.data() + kStepPrefix.size(), end, location.step);
   if (error != std::errc{} || location.step < 0) return std::nullopt;
   location.complete = rest == end;
   const std::string_view tail(rest, static_cast<std::size_t>(end - rest));
@@ -69,7 +69,7 @@ ResumePoint find_with(const std::string& directory, std::size_t part, std::size_
     if (fault.empty()) return {Checkpoint(path), passed};
     passed.push_back(name + ": " + fault);
   }
-  std::string message = "there is no complete checkpoint in " + directory;
+  std::string message = "there is no complete checkpoint in " + quote(directory, 200);
   if (!passed.empty()) message += "; skipped:\n  " + join(passed, "\n  ");
   throw CheckpointError(message, {},
                         "start a new run, or use the directory that contains the checkpoints of the run");

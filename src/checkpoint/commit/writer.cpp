@@ -3,9 +3,11 @@
 // and renames the directory.
 #include "base/io/bytes.h"
 #include "base/log_line.h"
+#include "base/text.h"
 #include "checkpoint/commit/commit.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "checkpoint/commit/files.h"
+#include "checkpoint/commit/writer_access.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/save_plan.h"
 
@@ -129,7 +131,7 @@ struct CheckpointWriter::Impl {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank].error.empty()) continue;
       if (is_first()) outcome_of([&](Outcome&) { files.remove(paths.incomplete); });
-      throw StorageError("the checkpoint " + paths.complete + " was not written (rank " +
+      throw StorageError("the checkpoint " + quote(paths.complete, 200) + " was not written (rank " +
                              std::to_string(group.global_rank(static_cast<int>(rank)).value) +
                              "): " + all[rank].error,
                          all[rank].code);
@@ -141,7 +143,8 @@ struct CheckpointWriter::Impl {
   void expect_directory() {
     if (last < 0 || std::filesystem::exists(directory)) return;
     last = -1;
-    throw StorageError("the directory " + directory + " was removed, with the checkpoints in it", ENOENT);
+    throw StorageError("the directory " + quote(directory, 200) + " was removed, with the checkpoints in it",
+                       ENOENT);
   }
 
   void lock_directory() {
@@ -210,22 +213,32 @@ struct CheckpointWriter::Impl {
 
 CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
                                    WriterOptions options)
-    : CheckpointWriter(directory, group, options, disk()) {}
+    : CheckpointWriter(Access::make_impl(directory, group, options, disk())) {}
 
-CheckpointWriter::CheckpointWriter(const std::filesystem::path& directory, const comm::Group& group,
-                                   WriterOptions options, FileSystem& files)
-    : impl_(new Impl{.directory = directory,
-                     .path = directory,
-                     .group = group,
-                     .background = group.size() == 1 ? group : group.split(0).value(),
-                     .options = options,
-                     .files = files,
-                     .lock = DirectoryLock(directory)}) {
+CheckpointWriter::CheckpointWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::unique_ptr<CheckpointWriter::Impl> Access::make_impl(const std::filesystem::path& directory,
+                                                          const comm::Group& group,
+                                                          const WriterOptions& options, FileSystem& files) {
+  std::unique_ptr<CheckpointWriter::Impl> impl(
+      new CheckpointWriter::Impl{.directory = directory,
+                                 .path = directory,
+                                 .group = group,
+                                 .background = group.size() == 1 ? group : group.split(0).value(),
+                                 .options = options,
+                                 .files = files,
+                                 .lock = DirectoryLock(directory)});
   if (directory.empty()) throw UsageError("a checkpoint needs a directory");
   if (options.keep.value_or(1) < 1)
     throw UsageError("a checkpoint writer cannot keep " + std::to_string(*options.keep) + " checkpoints", {},
                      "set `keep` to at least 1, or to nullopt to keep all");
-  impl_->try_directory();
+  impl->try_directory();
+  return impl;
+}
+
+CheckpointWriter Access::writer(const std::filesystem::path& directory, const comm::Group& group,
+                                const WriterOptions& options, FileSystem& files) {
+  return CheckpointWriter(make_impl(directory, group, options, files));
 }
 
 void check_checkpoint_directory(const std::filesystem::path& directory) {

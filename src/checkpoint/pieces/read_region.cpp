@@ -3,6 +3,7 @@
 #include "checkpoint/pieces/read_region.h"
 
 #include "base/io/crc32.h"
+#include "base/text.h"
 #include "checkpoint/pieces/regions.h"
 #include "checkpoint/safetensors/header.h"
 
@@ -17,8 +18,8 @@ namespace penstock::checkpoint {
 namespace {
 
 //! Rows with smaller gaps than this are read in one call, including the gaps: a call costs about as much.
-constexpr std::uint64_t gap_limit = 4096;
-constexpr std::uint64_t span_limit = 1 << 20;
+constexpr std::uint64_t kMaxGapBytes = 4096;
+constexpr std::uint64_t kMaxSpanBytes = 1 << 20;
 
 //! The offsets of the rows of `part` in `box`, in elements of the box. Each row has `length` contiguous
 //! elements.
@@ -62,8 +63,8 @@ void read_runs(const SafetensorsFile& file, const SafetensorsEntry& entry, const
   std::vector<std::uint8_t> span;
   for (std::size_t i = 0; i < runs.begins.size();) {
     std::size_t next = i + 1;
-    while (next < runs.begins.size() && offset_of(next) - offset_of(next - 1) - length <= gap_limit &&
-           offset_of(next) + length - offset_of(i) <= span_limit) {
+    while (next < runs.begins.size() && offset_of(next) - offset_of(next - 1) - length <= kMaxGapBytes &&
+           offset_of(next) + length - offset_of(i) <= kMaxSpanBytes) {
       ++next;
     }
     const std::uint64_t bytes = offset_of(next - 1) + length - offset_of(i);
@@ -105,10 +106,11 @@ void read_box(const StoredTensor& stored, const StoredTensor::StoredPiece& piece
   read_runs(file, entry, runs_of(held.box, box), held.offset, c10::elementSize(stored.dtype), bytes, report);
   if (staging.nbytes() == entry.nbytes() && crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
     throw CheckpointError(
-        file.path().string() + ": " + piece.key + " is damaged: its checksum does not match", {},
+        quote(file.path().string(), 200) + ": " + piece.key + " is damaged: its checksum does not match", {},
         "use an older checkpoint; `penstock checkpoint verify` lists all damage");
   }
-  check_bools(stored.dtype, {bytes, staging.nbytes()}, file.path().string() + ": tensor " + piece.key);
+  check_bools(stored.dtype, {bytes, staging.nbytes()},
+              quote(file.path().string(), 200) + ": tensor " + piece.key);
   if (!direct) region.copy_(staging);
   report.bytes_used += staging.nbytes();
 }

@@ -29,7 +29,7 @@ struct SavePlan {
   std::vector<std::vector<Job>> jobs;  //!< by rank
 };
 
-//! Assigns a piece that several ranks hold to the one with the fewest bytes so far. Throws UsageError that
+//! Assigns a piece that several ranks hold to the one with the fewest bytes so far. Throws a UsageError that
 //! lists every problem: tensors whose metadata differs between ranks, and tensors with missing elements.
 SavePlan plan_save(const std::vector<std::string>& descriptions);
 

@@ -10,7 +10,7 @@ namespace penstock::checkpoint {
 namespace {
 
 // In the order in which the Python package writes tensors.
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 19> names = {{
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 19> kDtypeNames = {{
     {"U64", at::ScalarType::UInt64},
     {"I64", at::ScalarType::Long},
     {"F64", at::ScalarType::Double},
@@ -35,14 +35,14 @@ constexpr std::array<std::pair<std::string_view, at::ScalarType>, 19> names = {{
 }  // namespace
 
 std::string_view safetensors_dtype_name(at::ScalarType dtype) {
-  for (const auto& [name, type] : names) {
+  for (const auto& [name, type] : kDtypeNames) {
     if (type == dtype) return name;
   }
   return {};
 }
 
 std::optional<at::ScalarType> safetensors_dtype(std::string_view name) {
-  for (const auto& [known, type] : names) {
+  for (const auto& [known, type] : kDtypeNames) {
     if (known == name) return type;
   }
   return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<at::ScalarType> safetensors_dtype(std::string_view name) {
 
 std::size_t safetensors_dtype_order(at::ScalarType dtype) {
   std::size_t index = 0;
-  while (index < names.size() && names[index].second != dtype) ++index;
+  while (index < kDtypeNames.size() && kDtypeNames[index].second != dtype) ++index;
   return index;
 }
 

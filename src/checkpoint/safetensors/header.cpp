@@ -89,7 +89,7 @@ class HeaderReader final : public JsonHandler {
       if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
         fail(where_, tensor() + " has a size of " + std::to_string(number) + ", which exceeds 2^63-1");
       }
-      if (entry().shape.size() == max_dims) fail(where_, tensor() + " has too many dims");
+      if (entry().shape.size() == kMaxDims) fail(where_, tensor() + " has too many dims");
       entry().shape.push_back(static_cast<std::int64_t>(number));
     } else if (state_ == State::Ends) {
       if (ends_ == 2) fail(where_, tensor() + " has more than two data_offsets");
@@ -134,7 +134,7 @@ class HeaderReader final : public JsonHandler {
     Offsets,
     Ends
   };
-  static constexpr std::size_t max_dims = 64;  // the limit of libtorch's kernels
+  static constexpr std::size_t kMaxDims = 64;  // the limit of libtorch's kernels
 
   SafetensorsEntry& entry() { return header_.entries.back(); }
   std::string tensor() const { return "tensor " + quote(header_.entries.back().name, 200); }
@@ -211,16 +211,16 @@ std::optional<std::uint64_t> checked_nbytes(std::span<const std::int64_t> shape,
 
 std::uint64_t safetensors_header_length(std::span<const std::uint8_t> prefix, std::uint64_t file_size,
                                         const std::string& where) {
-  if (file_size < safetensors_prefix || prefix.size() < safetensors_prefix) {
+  if (file_size < kSafetensorsPrefix || prefix.size() < kSafetensorsPrefix) {
     fail(where, "the file is too short to be a safetensors file");
   }
   std::uint64_t length = 0;
-  for (std::size_t i = 0; i < safetensors_prefix; ++i)
+  for (std::size_t i = 0; i < kSafetensorsPrefix; ++i)
     length |= static_cast<std::uint64_t>(prefix[i]) << (8 * i);
-  if (length > safetensors_header_limit) {
+  if (length > kMaxSafetensorsHeader) {
     fail(where, "a header of " + std::to_string(length) + " bytes is longer than the format allows");
   }
-  if (length > file_size - safetensors_prefix) {
+  if (length > file_size - kSafetensorsPrefix) {
     fail(where, "the header of " + std::to_string(length) + " bytes extends beyond the end of the file");
   }
   return length;

@@ -8,9 +8,9 @@
 namespace penstock::checkpoint {
 
 //! Number of bytes at the start of a file that contain the header length.
-constexpr std::uint64_t safetensors_prefix = 8;
+constexpr std::uint64_t kSafetensorsPrefix = 8;
 //! Maximum header length (that of the Python package).
-constexpr std::uint64_t safetensors_header_limit = 100'000'000;
+constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  //!< ordered by byte offset

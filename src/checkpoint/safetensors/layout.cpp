@@ -73,12 +73,12 @@ std::string layout_safetensors(std::vector<SafetensorsEntry>& entries, const Saf
   json.end_object();
   std::string text = json.text();
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  if (text.size() > safetensors_header_limit) {
+  if (text.size() > kMaxSafetensorsHeader) {
     throw UsageError(
         "a header of " + format_bytes(text.size()) + " is longer than the safetensors format allows", {},
         "write the tensors to several files");
   }
-  std::string prefix(safetensors_prefix, '\0');
+  std::string prefix(kSafetensorsPrefix, '\0');
   for (std::size_t i = 0; i < prefix.size(); ++i)
     prefix[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
   return prefix + text;

@@ -39,12 +39,13 @@ void check_bools(at::ScalarType dtype, std::span<const std::uint8_t> bytes, cons
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : impl_(std::make_shared<Impl>(path)) {
   Impl& impl = *impl_;
-  std::string prefix(std::min(impl.file.size(), safetensors_prefix), '\0');
+  const std::string where = quote(path.string(), 200);
+  std::string prefix(std::min(impl.file.size(), kSafetensorsPrefix), '\0');
   impl.file.read(0, bytes_of(prefix));
-  std::string text(safetensors_header_length(bytes_of(prefix), impl.file.size(), path), '\0');
-  impl.file.read(safetensors_prefix, bytes_of(text));
-  impl.data = safetensors_prefix + text.size();
-  impl.header = parse_safetensors_header(text, impl.file.size() - impl.data, path);
+  std::string text(safetensors_header_length(bytes_of(prefix), impl.file.size(), where), '\0');
+  impl.file.read(kSafetensorsPrefix, bytes_of(text));
+  impl.data = kSafetensorsPrefix + text.size();
+  impl.header = parse_safetensors_header(text, impl.file.size() - impl.data, where);
   for (std::size_t i = 0; i < impl.header.entries.size(); ++i) {
     impl.indices.emplace(impl.header.entries[i].name, i);
   }
@@ -72,13 +73,14 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
   if (it != impl_->indices.end()) return impl_->header.entries[it->second];
   std::vector<std::string> names;
   for (const auto& [known, index] : impl_->indices) names.push_back(known);
-  throw UsageError(path().string() + " has no tensor " + quote(name, 200), {}, did_you_mean(name, names));
+  throw UsageError(quote(path().string(), 200) + " has no tensor " + quote(name, 200), {},
+                   did_you_mean(name, names));
 }
 
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t offset,
                            std::span<std::uint8_t> target) const {
   if (offset > entry.nbytes() || target.size() > entry.nbytes() - offset) {
-    throw UsageError("tensor " + quote(entry.name, 200) + " of " + path().string() + " has " +
+    throw UsageError("tensor " + quote(entry.name, 200) + " of " + quote(path().string(), 200) + " has " +
                      std::to_string(entry.nbytes()) + " bytes; cannot read " + std::to_string(target.size()) +
                      " bytes at offset " + std::to_string(offset));
   }
@@ -90,7 +92,8 @@ at::Tensor SafetensorsFile::load(const std::string& name) const {
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.dtype));
   auto* bytes = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
   read(entry, 0, {bytes, entry.nbytes()});
-  check_bools(entry.dtype, {bytes, entry.nbytes()}, path().string() + ": tensor " + quote(entry.name, 200));
+  check_bools(entry.dtype, {bytes, entry.nbytes()},
+              quote(path().string(), 200) + ": tensor " + quote(entry.name, 200));
   return tensor;
 }
 

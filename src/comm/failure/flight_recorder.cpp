@@ -1,7 +1,7 @@
 // Records the last operations of a rank and dumps them as JSON.
-#include "base/json.h"
+#include "comm/failure/flight_recorder.h"
 
-#include <penstock/comm/flight_recorder.h>
+#include "base/json.h"
 
 #include <chrono>
 #include <cstdlib>

@@ -43,10 +43,10 @@ Endpoint endpoint_of(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET6) {
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address);
     inet_ntop(AF_INET6, &v6->sin6_addr, text.data(), text.size());
-    constexpr std::string_view kMapped = "::ffff:";  // an IPv4 address on an IPv6 socket
+    constexpr std::string_view mapped_prefix = "::ffff:";  // an IPv4 address on an IPv6 socket
     const std::string_view host(text.data());
-    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && host.starts_with(kMapped);
-    return {std::string(mapped ? host.substr(kMapped.size()) : host), ntohs(v6->sin6_port)};
+    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && host.starts_with(mapped_prefix);
+    return {std::string(mapped ? host.substr(mapped_prefix.size()) : host), ntohs(v6->sin6_port)};
   }
   const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address);
   inet_ntop(AF_INET, &v4->sin_addr, text.data(), text.size());
@@ -98,13 +98,13 @@ std::string address_toward(const std::string& host) {
 }
 
 std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port) {
-  constexpr int kBacklog = 1024;  // leaves room for real peers behind many foreign connections
+  constexpr int backlog = 1024;  // leaves room for real peers behind many foreign connections
   const AddressList addresses = resolve(address, port, SOCK_STREAM);
   Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   if (fd && port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
-      listen(fd.get(), kBacklog) != 0) {
+      listen(fd.get(), backlog) != 0) {
     throw CommError("cannot listen on " + address + (port != 0 ? " port " + std::to_string(port) : "") +
                     ": " + std::strerror(errno));
   }

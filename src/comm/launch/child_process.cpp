@@ -1,6 +1,9 @@
 // Starts the process of a rank.
 #include "comm/launch/child_process.h"
 
+#include "base/io/storage_error.h"
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <fcntl.h>
@@ -32,7 +35,7 @@ std::pair<Fd, Fd> make_pipe() {
 
 Fd open_output(const std::string& path) {
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file) throw UsageError("cannot write " + path + ": " + std::strerror(errno));
+  if (!file) throw_storage_error("write", path, errno);
   return file;
 }
 
@@ -64,7 +67,7 @@ ChildProcess start_child(const std::vector<std::string>& command,
   if (!out_path.empty()) out_write = open_output(out_path);
   if (!err_path.empty()) err_write = open_output(err_path);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null) throw CommError("cannot open /dev/null for a rank: " + reason_of(errno));
+  if (!null) throw_storage_error("open", "/dev/null", errno);
   for (const Fd* const pipe : {&out_read, &err_read}) {
     if (fcntl(pipe->get(), F_SETFL, O_NONBLOCK) != 0)
       throw CommError("cannot set up the output of a rank: " + reason_of(errno));
@@ -100,7 +103,7 @@ ChildProcess start_child(const std::vector<std::string>& command,
   int error = 0;
   if (read(failure_read.get(), &error, sizeof error) == sizeof error) {
     waitpid(pid, nullptr, 0);
-    throw UsageError("cannot start " + command.at(0) + ": " + std::strerror(error), {},
+    throw UsageError("cannot start " + quote(command.at(0), 200) + ": " + std::strerror(error), {},
                      "check the path of the program");
   }
   child.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));

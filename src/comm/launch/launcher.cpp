@@ -1,5 +1,6 @@
 // The launcher's loop: starts the ranks, forwards their output, detects the first failure, and then
 // terminates the other ranks.
+#include "base/io/storage_error.h"
 #include "base/log_line.h"
 #include "base/text.h"
 #include "comm/failure/descriptor_limit.h"
@@ -11,7 +12,6 @@
 #include "comm/launch/process_tree.h"
 
 #include <penstock/base/error.h>
-#include <penstock/comm/flight_recorder.h>
 #include <penstock/comm/launcher.h>
 
 #include <poll.h>
@@ -41,7 +41,7 @@ constexpr int kUnknownCode = 255;  // exit code of a child that other code in th
 struct TemporaryDirectory {
   TemporaryDirectory() {
     std::string pattern = (fs::temp_directory_path() / "penstock-flight-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw CommError("cannot create a temporary directory " + pattern);
+    if (mkdtemp(pattern.data()) == nullptr) throw_storage_error("create the directory", pattern, errno);
     path = pattern;
   }
   ~TemporaryDirectory() {
@@ -53,13 +53,13 @@ struct TemporaryDirectory {
   fs::path path;
 };
 
-void print_line(Rank rank, bool is_error, std::string_view line) {
+void print_line(Rank rank, OutputStream stream, std::string_view line) {
   std::string text = "[" + std::to_string(rank.value) + "] ";
   text += line;
   if (!line.ends_with('\r')) text += '\n';  // a progress bar overwrites its line
-  std::FILE* const stream = is_error ? stderr : stdout;
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+  std::FILE* const file = stream == OutputStream::Err ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
 }
 
 // Whether a write to stdout failed because its reader exited, as in `penstock run ... | head`.
@@ -124,7 +124,9 @@ class Attempt {
     fs::path logs;
     if (options_.log_dir) {
       logs = *options_.log_dir / ("attempt" + std::to_string(number_));
-      fs::create_directories(logs);
+      std::error_code error;
+      fs::create_directories(logs, error);
+      if (error) throw_storage_error("create the directory", logs, error.value());
     }
     for (int local = 0; local < options_.ranks; ++local) {
       const int rank = nodes_.first_rank() + local;
@@ -193,8 +195,10 @@ class Attempt {
     while (const int number = signals_.next()) pass_on(number);
     for (std::size_t i = 0; i < children_.size(); ++i) {
       Child& child = children_[i];
-      if (waiting[i * 3 + 2].revents != 0) carry(child, child.process.out, child.process.out_lines, false);
-      if (waiting[i * 3 + 3].revents != 0) carry(child, child.process.err, child.process.err_lines, true);
+      if (waiting[i * 3 + 2].revents != 0)
+        carry(child, child.process.out, child.process.out_lines, OutputStream::Out);
+      if (waiting[i * 3 + 3].revents != 0)
+        carry(child, child.process.err, child.process.err_lines, OutputStream::Err);
       if (!child.ended) look_whether_ended(child);  // does not rely on the pidfd, which may be missing
     }
     if (!signal_ && options_.pass_signals && output_is_gone()) {
@@ -213,14 +217,14 @@ class Attempt {
     end_stragglers();
   }
 
-  void carry(Child& child, Fd& fd, LineReader& reader, bool is_error) {
+  void carry(Child& child, Fd& fd, LineReader& reader, OutputStream stream) {
     if (!fd) return;
     const bool more = reader.read(fd.get(), [&](std::string_view line) {
       keep(child, line);
       if (options_.on_line) {
-        options_.on_line(child.exit.rank, is_error, line);
+        options_.on_line(child.exit.rank, stream, line);
       } else {
-        print_line(child.exit.rank, is_error, line);
+        print_line(child.exit.rank, stream, line);
       }
     });
     if (!more) fd.reset();

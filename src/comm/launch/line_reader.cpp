@@ -35,7 +35,7 @@ void LineReader::take(std::string_view bytes, const OnLine& on_line) {
     // The byte after a carriage return shows whether it belongs to a "\r\n".
     if (!partial_.empty() && partial_.back() == '\r' && bytes.front() != '\n') give({}, on_line);
     const std::size_t end = bytes.find_first_of("\r\n");
-    const std::size_t room = kLongest - partial_.size();
+    const std::size_t room = kMaxLineBytes - partial_.size();
     if (std::min(end, bytes.size()) > room) {
       give(bytes.substr(0, room), on_line);
       bytes.remove_prefix(room);

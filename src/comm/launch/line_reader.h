@@ -12,7 +12,7 @@ namespace penstock::comm {
 class LineReader {
  public:
   //! Longer lines are split into lines of this size.
-  static constexpr std::size_t kLongest = std::size_t{1} << 20U;
+  static constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20U;
 
   //! Called with each line, without its newline. A progress bar line, which ends with a carriage return
   //! instead, is passed on immediately and keeps the carriage return. If a newline follows later, the line is

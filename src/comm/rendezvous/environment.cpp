@@ -12,7 +12,7 @@
 namespace penstock::comm {
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
 
 std::string required(const EnvironmentLookup& lookup, const char* name) {
   if (auto value = value_of(lookup, name)) return std::move(*value);
@@ -42,8 +42,8 @@ bool is_complete(const EnvironmentLookup& lookup) {
 LaunchedRank read_torchrun(const EnvironmentLookup& lookup) {
   LaunchedRank found;
   found.launcher = LauncherKind::Torchrun;
-  found.world_size = static_cast<int>(parse_number("WORLD_SIZE", required(lookup, "WORLD_SIZE"), kMost));
-  found.rank = Rank(parse_number("RANK", required(lookup, "RANK"), kMost));
+  found.world_size = static_cast<int>(parse_number("WORLD_SIZE", required(lookup, "WORLD_SIZE"), kMaxRank));
+  found.rank = Rank(parse_number("RANK", required(lookup, "RANK"), kMaxRank));
   check_rank(found, "RANK", "WORLD_SIZE");
   found.local_rank = number_of(lookup, "LOCAL_RANK").value_or(found.rank.value);
   found.attempt = number_of(lookup, "TORCHELASTIC_RESTART_COUNT").value_or(0);
@@ -132,7 +132,7 @@ std::optional<std::string> value_of(const EnvironmentLookup& lookup, const char*
 std::optional<int> number_of(const EnvironmentLookup& lookup, const char* name) {
   const auto text = value_of(lookup, name);
   if (!text) return std::nullopt;
-  return static_cast<int>(parse_number(name, *text, kMost));
+  return static_cast<int>(parse_number(name, *text, kMaxRank));
 }
 
 std::uint16_t port_of_number(std::uint64_t number) {

@@ -18,11 +18,11 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 using AncestorLookup = std::function<std::int64_t(const char* variable)>;
 
 //! In this order: a complete set of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; Open MPI; MPICH; a Slurm
-//! step; PMIx; the shell of a Slurm allocation; no launcher. Throws UsageError that names the variable if one
-//! is missing or invalid, or contradicts another.
+//! step; PMIx; the shell of a Slurm allocation; no launcher. Throws a UsageError that names the variable if
+//! one is missing or invalid, or contradicts another.
 LaunchedRank read_environment(const EnvironmentLookup& lookup, const AncestorLookup& ancestor);
 
-//! Parses an integer from 0 to `most`. Throws UsageError that names `variable` if the text is not one.
+//! Parses an integer from 0 to `most`. Throws a UsageError that names `variable` if the text is not one.
 std::int64_t parse_number(const std::string& variable, const std::string& text, std::int64_t most);
 
 }  // namespace penstock::comm

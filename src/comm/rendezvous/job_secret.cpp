@@ -123,18 +123,22 @@ JobSecret JobSecret::parse(std::string_view text) {
 }
 
 JobSecret JobSecret::from_file(const std::filesystem::path& path) {
+  constexpr const char* hint = "create one with `head -c 32 /dev/urandom | base64` and copy it to every node";
   std::ifstream file(path, std::ios::binary);
   std::string content(kMaxBytes + 1, '\0');
   file.read(content.data(), static_cast<std::streamsize>(content.size()));
+  if (file.fail() && !file.eof()) {
+    const int code = errno;
+    throw StorageError(
+        "the token file " + quote(path.string(), 200) + " cannot be read: " + std::strerror(code), code,
+        hint);
+  }
   content.resize(static_cast<std::size_t>(file.gcount()));
   while (!content.empty() && (content.back() == '\n' || content.back() == '\r')) content.pop_back();
   if (content.size() < kMinBytes || content.size() > kMaxBytes) {
-    throw UsageError(
-        "the token file " + quote(path.string()) +
-            (file.eof() || content.size() > kMaxBytes
-                 ? " must have " + std::to_string(kMinBytes) + " to " + std::to_string(kMaxBytes) + " bytes"
-                 : " cannot be read"),
-        {}, "create one with `head -c 32 /dev/urandom | base64` and copy it to every node");
+    throw UsageError("the token file " + quote(path.string(), 200) + " must have " +
+                         std::to_string(kMinBytes) + " to " + std::to_string(kMaxBytes) + " bytes",
+                     {}, hint);
   }
   return JobSecret(keyed_hash(content, "penstock job").substr(0, kDigits));
 }

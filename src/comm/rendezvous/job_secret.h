@@ -28,8 +28,8 @@ class JobSecret {
   static JobSecret random();
   //! Parses the result of `text`. Throws UsageError if it is invalid.
   static JobSecret parse(std::string_view text);
-  //! Derives the secret from the content of a file. Throws UsageError if the file cannot be read, or is too
-  //! short or too long.
+  //! Derives the secret from the content of a file. Throws StorageError if the file cannot be read, and
+  //! UsageError if it is too short or too long.
   static JobSecret from_file(const std::filesystem::path& path);
   //! Derives a value from what identifies a job. It keeps jobs apart, but it is not secret: others may know
   //! the identity.

@@ -12,8 +12,8 @@
 namespace penstock::comm {
 namespace {
 
-constexpr std::size_t kMostHosts = 65536;
-constexpr std::size_t kMostDigits = 9;
+constexpr std::size_t kMaxHosts = 65536;
+constexpr std::size_t kMaxHostDigits = 9;
 
 [[noreturn]] void not_a_list(std::string_view text, const std::string& reason) {
   throw UsageError(quote(text) + " is not a list of nodes: " + reason, {},
@@ -40,7 +40,7 @@ std::vector<std::string_view> split_items(std::string_view text) {
 }
 
 std::size_t parse_index(std::string_view text, std::string_view list) {
-  if (text.empty() || text.size() > kMostDigits ||
+  if (text.empty() || text.size() > kMaxHostDigits ||
       text.find_first_not_of("0123456789") != std::string_view::npos)
     not_a_list(list, "expected a number in brackets, not " + quote(text));
   return std::stoul(std::string(text));
@@ -55,7 +55,7 @@ void expand_range(std::string_view range, std::string_view list, std::vector<std
   if (last < first) not_a_list(list, "the range " + quote(range) + " is empty");
   if (high.size() > 1 && high.front() == '0' && high.size() != low.size())
     not_a_list(list, "the numbers of " + quote(range) + " have different widths");
-  if (last - first >= kMostHosts) not_a_list(list, "it is too long");
+  if (last - first >= kMaxHosts) not_a_list(list, "it is too long");
   for (std::size_t number = first; number <= last; ++number) {
     std::string digits = std::to_string(number);
     if (digits.size() < low.size()) digits.insert(0, low.size() - digits.size(), '0');
@@ -68,7 +68,7 @@ std::vector<std::string> expand_brackets(std::string_view ranges, std::string_vi
   for (std::size_t start = 0; start <= ranges.size();) {
     const std::size_t comma = std::min(ranges.find(',', start), ranges.size());
     expand_range(ranges.substr(start, comma - start), list, numbers);
-    if (numbers.size() > kMostHosts) not_a_list(list, "it is too long");
+    if (numbers.size() > kMaxHosts) not_a_list(list, "it is too long");
     start = comma + 1;
   }
   return numbers;
@@ -83,7 +83,7 @@ std::vector<std::string> expand_item(std::string_view item, std::string_view lis
     if (open == item.size()) break;
     const std::size_t close = item.find(']', open);  // exists: split_items has checked the brackets
     const auto numbers = expand_brackets(item.substr(open + 1, close - open - 1), list);
-    if (names.size() * numbers.size() > kMostHosts) not_a_list(list, "it is too long");
+    if (names.size() * numbers.size() > kMaxHosts) not_a_list(list, "it is too long");
     std::vector<std::string> longer;
     for (const std::string& name : names)
       for (const std::string& number : numbers) longer.push_back(name + number);
@@ -99,7 +99,7 @@ std::vector<std::string> expand_node_list(std::string_view text) {
   std::vector<std::string> hosts;
   for (const std::string_view item : split_items(text)) {
     for (std::string& name : expand_item(item, text)) hosts.push_back(std::move(name));
-    if (hosts.size() > kMostHosts) not_a_list(text, "it is too long");
+    if (hosts.size() > kMaxHosts) not_a_list(text, "it is too long");
   }
   return hosts;
 }

@@ -12,12 +12,12 @@ namespace {
 
 // Ids of steps that are no tasks of srun: batch script, interactive shell, external processes.
 constexpr std::int64_t kReservedSteps = 0xfffffff0;
-constexpr std::int64_t kMostId = std::numeric_limits<std::uint32_t>::max();
+constexpr std::int64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 
 std::optional<std::int64_t> id_of(const EnvironmentLookup& lookup, const char* name) {
   const auto text = value_of(lookup, name);
   if (!text) return std::nullopt;
-  return parse_number(name, *text, kMostId);
+  return parse_number(name, *text, kMaxId);
 }
 
 std::optional<std::int64_t> job_id(const EnvironmentLookup& lookup) {

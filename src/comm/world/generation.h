@@ -3,9 +3,9 @@
 #pragma once
 
 #include "comm/failure/failure.h"
+#include "comm/failure/flight_recorder.h"
 #include "comm/world/reaper.h"
 
-#include <penstock/comm/flight_recorder.h>
 #include <penstock/schedule/send_mode.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

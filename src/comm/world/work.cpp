@@ -159,13 +159,13 @@ bool Work::done() {
 }
 
 void Work::detach() noexcept {
-  if (const auto state = let_go()) state->generation->reaper.adopt({state});
+  if (const auto state = release()) state->generation->reaper.adopt({state});
 }
 
 void Work::detach_all(std::vector<Work> works) noexcept {
   std::vector<std::shared_ptr<Work::Impl>> pending;
   for (Work& work : works) {
-    if (auto state = work.let_go()) pending.push_back(std::move(state));
+    if (auto state = work.release()) pending.push_back(std::move(state));
   }
   while (!pending.empty()) {  // usually all belong to one world
     const std::shared_ptr<WorldGeneration> generation = pending.front()->generation;
@@ -177,7 +177,7 @@ void Work::detach_all(std::vector<Work> works) noexcept {
 }
 
 // A completed operation ends here. Gloo cannot tell whether a send or receive is done, so the reaper waits.
-std::shared_ptr<Work::Impl> Work::let_go() noexcept {
+std::shared_ptr<Work::Impl> Work::release() noexcept {
   std::shared_ptr<Work::Impl> state = std::move(impl_);
   impl_.reset();
   if (!state || !state->claim()) return nullptr;

@@ -46,8 +46,8 @@ int World::local_rank() const {
 const Group& World::group() const {
   return *impl_->group;
 }
-const FlightRecorder& World::flight_recorder() const {
-  return impl_->generation->recorder;
+std::vector<FlightRecord> World::flight_records() const {
+  return impl_->generation->recorder.records();
 }
 void World::check() const {
   impl_->generation->failure.throw_if_failed({.rank = impl_->rank});

@@ -22,14 +22,14 @@ namespace {
 
 using c10::IValue;
 
-constexpr c10::DispatchKey capture_key = c10::DispatchKey::PENSTOCK_CAPTURE_KEY;
+constexpr c10::DispatchKey kCaptureKey = c10::DispatchKey::PENSTOCK_CAPTURE_KEY;
 
 thread_local Recorder* recorder = nullptr;
 thread_local int meta_scopes = 0;
 
 //! The dispatcher fallback: receives every operator call during a capture.
 void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const c10::impl::ExcludeDispatchKeyGuard below(capture_key);
+  const c10::impl::ExcludeDispatchKeyGuard below(kCaptureKey);
   if (!recorder) {
     if (meta_scopes > 0) redirect_devices(op, *stack);
     op.callBoxed(stack);
@@ -135,7 +135,7 @@ Captured capture(const ForwardFunction& forward, const ModelTensors& model, cons
   IValue result;
   {
     const RecorderScope scope(now);
-    const c10::impl::IncludeDispatchKeyGuard on(capture_key);
+    const c10::impl::IncludeDispatchKeyGuard on(kCaptureKey);
     result = forward(call_args, call_kwargs);
   }
   value::FlatTree out = value::flatten(result);
@@ -153,11 +153,11 @@ Captured capture(const ForwardFunction& forward, const ModelTensors& model, cons
 }
 
 MetaDeviceScope::MetaDeviceScope() {
-  if (meta_scopes++ == 0) c10::impl::tls_set_dispatch_key_included(capture_key, true);
+  if (meta_scopes++ == 0) c10::impl::tls_set_dispatch_key_included(kCaptureKey, true);
 }
 
 MetaDeviceScope::~MetaDeviceScope() {
-  if (--meta_scopes == 0) c10::impl::tls_set_dispatch_key_included(capture_key, false);
+  if (--meta_scopes == 0) c10::impl::tls_set_dispatch_key_included(kCaptureKey, false);
 }
 
 void pipe_split() {

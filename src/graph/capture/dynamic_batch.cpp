@@ -21,21 +21,21 @@ namespace {
 
 using c10::IValue;
 
-constexpr std::size_t capture_runs = 3;
-constexpr const char* batch_symbol = "batch";
+constexpr std::size_t kCaptureRuns = 3;
+constexpr const char* kBatchSymbol = "batch";
 
 struct Line {
   std::int64_t slope = 0, offset = 0;
   friend auto operator<=>(const Line&, const Line&) = default;
 
   std::string text() const {
-    std::string result = slope == 1 ? batch_symbol : std::to_string(slope) + "*" + batch_symbol;
+    std::string result = slope == 1 ? kBatchSymbol : std::to_string(slope) + "*" + kBatchSymbol;
     if (offset != 0) result += (offset > 0 ? " + " : " - ") + std::to_string(std::abs(offset));
     return result;
   }
 };
 
-using Numbers = std::array<std::int64_t, capture_runs>;
+using Numbers = std::array<std::int64_t, kCaptureRuns>;
 
 std::optional<std::int64_t> rows_of(const std::vector<IValue>& leaves) {
   for (const IValue& leaf : leaves) {
@@ -62,7 +62,7 @@ bool same_constant(const IValue& a, const IValue& b) {
 
 class Solver {
  public:
-  Solver(std::array<Captured, capture_runs> captures, const Numbers& batches)
+  Solver(std::array<Captured, kCaptureRuns> captures, const Numbers& batches)
       : captures_(std::move(captures)), batches_(batches), result_(captures_[0]) {}
 
   Captured solve() {
@@ -77,7 +77,7 @@ class Solver {
           solve_arg({&a.graph.outputs[i], &b.graph.outputs[i], &c.graph.outputs[i]}, nullptr);
     }
     graph().nodes.insert(graph().nodes.begin(), new_nodes_.begin(), new_nodes_.end());
-    graph().symbols.push_back({batch_symbol, 1, std::nullopt});
+    graph().symbols.push_back({kBatchSymbol, 1, std::nullopt});
     check_graph(graph());
     return std::move(result_);
   }
@@ -102,7 +102,7 @@ class Solver {
   }
 
   void compare_tensors() {
-    for (std::size_t run = 1; run < capture_runs; ++run) {
+    for (std::size_t run = 1; run < kCaptureRuns; ++run) {
       const Captured& other = captures_[run];
       bool same = other.tensors.size() == result_.tensors.size() &&
                   other.graph.values.size() == graph().values.size() &&
@@ -119,8 +119,8 @@ class Solver {
   void solve_sizes(std::size_t value) {
     auto& meta = graph().values[value].meta;
     if (!meta) return;
-    std::array<const ValueMeta*, capture_runs> metas{};
-    for (std::size_t run = 0; run < capture_runs; ++run) {
+    std::array<const ValueMeta*, kCaptureRuns> metas{};
+    for (std::size_t run = 0; run < kCaptureRuns; ++run) {
       const auto& other = captures_[run].graph.values[value].meta;
       if (!other || other->sizes.size() != meta->sizes.size()) return;
       metas[run] = &*other;
@@ -137,7 +137,7 @@ class Solver {
 
   void solve_node(std::size_t n) {
     Node& node = graph().nodes[n];
-    for (std::size_t run = 1; run < capture_runs; ++run) {
+    for (std::size_t run = 1; run < kCaptureRuns; ++run) {
       const Node& other = captures_[run].graph.nodes[n];
       bool same =
           other.kind == node.kind && other.op == node.op && other.results.size() == node.results.size();
@@ -146,13 +146,13 @@ class Solver {
       if (!same) fail("it runs " + other.name() + " for a different number of rows", &node);
     }
     for (std::size_t i = 0; i < node.args.size(); ++i) {
-      std::array<const Arg*, capture_runs> args{};
-      for (std::size_t run = 0; run < capture_runs; ++run) args[run] = &captures_[run].graph.nodes[n].args[i];
+      std::array<const Arg*, kCaptureRuns> args{};
+      for (std::size_t run = 0; run < kCaptureRuns; ++run) args[run] = &captures_[run].graph.nodes[n].args[i];
       node.args[i] = solve_arg(args, &node);
     }
   }
 
-  Arg solve_arg(const std::array<const Arg*, capture_runs>& args, const Node* node) {
+  Arg solve_arg(const std::array<const Arg*, kCaptureRuns>& args, const Node* node) {
     for (const Arg* arg : args) {
       if (arg->is.index() != args[0]->is.index()) fail("the type of an argument changes", node);
     }
@@ -174,7 +174,7 @@ class Solver {
     return {std::move(items)};
   }
 
-  Arg solve_constant(const std::array<const IValue*, capture_runs>& constants, const Node* node) {
+  Arg solve_constant(const std::array<const IValue*, kCaptureRuns>& constants, const Node* node) {
     const auto& [a, b, c] = constants;
     if (same_constant(*a, *b) && same_constant(*a, *c)) return {*a};
     if (a->isInt() && b->isInt() && c->isInt()) {
@@ -227,12 +227,12 @@ class Solver {
   ValueId batch_input() const {
     for (const GraphInput& input : result_.graph.inputs) {
       const auto& meta = result_.graph.value(input.value).meta;
-      if (!input.baked && meta && !meta->sizes.empty()) return input.value;
+      if (!input.constant && meta && !meta->sizes.empty()) return input.value;
     }
-    return unused_value;
+    return kUnusedValue;
   }
 
-  std::array<Captured, capture_runs> captures_;
+  std::array<Captured, kCaptureRuns> captures_;
   Numbers batches_;
   Captured result_;
   std::map<Line, ValueId> numbers_;
@@ -250,8 +250,8 @@ Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& mod
   const auto rows = rows_of(value::flatten(tree).leaves);
   if (!rows || *rows == 0) throw UsageError("dynamic_batch needs a tensor argument whose dim 0 is the batch");
   const Numbers batches{*rows, *rows + 1, *rows + 3};
-  std::array<Captured, capture_runs> captures;
-  for (std::size_t run = 0; run < capture_runs; ++run) {
+  std::array<Captured, kCaptureRuns> captures;
+  for (std::size_t run = 0; run < kCaptureRuns; ++run) {
     const IValue changed =
         value::map_leaves(tree, [&](const IValue& leaf) { return with_rows(leaf, *rows, batches[run]); });
     const auto& parts = changed.toTupleRef().elements();

@@ -318,7 +318,7 @@ Result Recorder::result(const std::string& name, const IValue& value, bool fille
   Result recorded;
   const auto add = [&](const IValue& item) {
     const bool tensor = item.isTensor() && item.toTensor().defined();
-    recorded.ids.push_back(tensor ? define(name, item.toTensor(), filled) : unused_value);
+    recorded.ids.push_back(tensor ? define(name, item.toTensor(), filled) : kUnusedValue);
   };
   recorded.is_list = value.isList();
   if (!recorded.is_list) {

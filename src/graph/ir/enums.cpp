@@ -11,7 +11,7 @@
 namespace penstock::graph {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, c10::Layout>, 6> layouts = {
+constexpr std::array<std::pair<std::string_view, c10::Layout>, 6> kLayouts = {
     {{"strided", c10::Layout::Strided},
      {"sparse_coo", c10::Layout::Sparse},
      {"sparse_csr", c10::Layout::SparseCsr},
@@ -19,7 +19,7 @@ constexpr std::array<std::pair<std::string_view, c10::Layout>, 6> layouts = {
      {"sparse_bsr", c10::Layout::SparseBsr},
      {"sparse_bsc", c10::Layout::SparseBsc}}};
 
-constexpr std::array<std::pair<std::string_view, c10::MemoryFormat>, 4> formats = {
+constexpr std::array<std::pair<std::string_view, c10::MemoryFormat>, 4> kMemoryFormats = {
     {{"contiguous_format", c10::MemoryFormat::Contiguous},
      {"preserve_format", c10::MemoryFormat::Preserve},
      {"channels_last", c10::MemoryFormat::ChannelsLast},
@@ -63,9 +63,9 @@ std::string enum_text(EnumKind kind, std::int64_t value) {
     case EnumKind::Dtype:
       return value::dtype_name(static_cast<at::ScalarType>(value));
     case EnumKind::Layout:
-      return name_in(layouts, value);
+      return name_in(kLayouts, value);
     case EnumKind::MemoryFormat:
-      return name_in(formats, value);
+      return name_in(kMemoryFormats, value);
   }
   return {};
 }
@@ -101,9 +101,9 @@ std::optional<std::int64_t> try_parse_enum(EnumKind kind, std::string_view text)
       if (const auto dtype = try_parse_dtype(text)) return static_cast<std::int64_t>(*dtype);
       return std::nullopt;
     case EnumKind::Layout:
-      return value_in(layouts, text);
+      return value_in(kLayouts, text);
     case EnumKind::MemoryFormat:
-      return value_in(formats, text);
+      return value_in(kMemoryFormats, text);
   }
   return std::nullopt;
 }

@@ -19,7 +19,7 @@
 namespace penstock::graph {
 namespace {
 
-constexpr std::array<std::string_view, 27> scalar_names = {
+constexpr std::array<std::string_view, 27> kScalarNames = {
     "add", "sub", "mul", "floordiv", "truediv", "mod",   "pow", "neg",    "pos",
     "eq",  "ne",  "lt",  "le",       "gt",      "ge",    "and", "or",     "not",
     "max", "min", "int", "float",    "sqrt",    "trunc", "ite", "lshift", "rshift"};
@@ -69,12 +69,12 @@ std::string to_string(const ValueMeta& meta) {
 }
 
 std::string_view to_string(ScalarOp op) {
-  return scalar_names[static_cast<std::size_t>(op)];
+  return kScalarNames[static_cast<std::size_t>(op)];
 }
 
 std::optional<ScalarOp> try_parse_scalar_op(std::string_view name) {
-  for (std::size_t i = 0; i < scalar_names.size(); ++i) {
-    if (scalar_names[i] == name) return static_cast<ScalarOp>(i);
+  for (std::size_t i = 0; i < kScalarNames.size(); ++i) {
+    if (kScalarNames[i] == name) return static_cast<ScalarOp>(i);
   }
   return std::nullopt;
 }

@@ -251,7 +251,7 @@ void assign_storage(Graph& graph) {
         if (!meet) continue;
         for_each_value(node.args[a], [&](ValueId from) {
           for (const ValueId to : node.results[r].ids) {
-            if (to != unused_value) same(to, from);
+            if (to != kUnusedValue) same(to, from);
           }
         });
       }

@@ -71,10 +71,10 @@ Graph remove_dead_nodes(const Graph& graph) {
 Graph compact(const Graph& graph) {
   Graph result = graph;
   result.values.clear();
-  std::vector<ValueId> numbers(graph.values.size(), unused_value);
+  std::vector<ValueId> numbers(graph.values.size(), kUnusedValue);
   const auto number = [&](ValueId id) {
     ValueId& to = numbers[id.index()];
-    if (to == unused_value) to = result.add_value(graph.value(id));
+    if (to == kUnusedValue) to = result.add_value(graph.value(id));
     return to;
   };
   std::vector<bool> read(graph.values.size(), false);
@@ -89,7 +89,7 @@ Graph compact(const Graph& graph) {
     for (Arg& arg : node.args) arg = renumbered(arg, numbers);
     for (Result& item : node.results) {
       for (ValueId& id : item.ids) {
-        if (id != unused_value) id = read[id.index()] ? number(id) : unused_value;
+        if (id != kUnusedValue) id = read[id.index()] ? number(id) : kUnusedValue;
       }
     }
   }

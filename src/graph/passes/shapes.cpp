@@ -29,8 +29,8 @@ class Shapes {
       at(slot.value) = tensor_of(slot.value, graph_.value(slot.value).meta);
     for (std::size_t i = 0; i < graph_.inputs.size(); ++i) {
       const GraphInput& input = graph_.inputs[i];
-      if (input.baked) {
-        at(input.value) = *input.baked;
+      if (input.constant) {
+        at(input.value) = *input.constant;
       } else if (graph_.value(input.value).type == ValueType::Tensor) {
         at(input.value) = tensor_of(input.value, inputs.empty() ? graph_.value(input.value).meta : inputs[i]);
       }
@@ -115,7 +115,7 @@ class Shapes {
   }
 
   void store(const Node& node, ValueId id, const IValue& value) {
-    if (id == unused_value) return;
+    if (id == kUnusedValue) return;
     at(id) = value;
     if (!value.isTensor() || !value.toTensor().defined()) return;
     at::Tensor tensor = value.toTensor();

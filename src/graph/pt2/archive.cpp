@@ -46,7 +46,7 @@ struct Pt2Archive::Impl {
 };
 
 Pt2Archive::Pt2Archive(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {
-  const std::string file = path;
+  const std::string file = quote(path.string(), 200);
   const ZipFile& zip = impl_->zip;
   if (zip.has("byteorder")) {
     const auto order = zip.read("byteorder");

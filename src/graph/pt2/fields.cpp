@@ -13,7 +13,7 @@
 namespace penstock::graph {
 namespace {
 
-constexpr int deepest_tree = 64;
+constexpr int kMaxTreeDepth = 64;
 
 //! Returns the keys in a node's context if there is one per child. Dicts store a list of keys, dataclasses a
 //! list whose first item is such a list.
@@ -50,7 +50,7 @@ std::optional<std::vector<value::DictKey>> fields_of(const JsonValue& context, c
 
 value::Structure structure_at(const JsonValue& spec, const NamedTuples& named, const std::string& where,
                               int depth) {
-  if (depth > deepest_tree) fail_at(where, "the tree is nested too deeply");
+  if (depth > kMaxTreeDepth) fail_at(where, "the tree is nested too deeply");
   value::Structure structure;
   const JsonValue* type = optional_field(spec, "type", where);
   if (!type) return structure;

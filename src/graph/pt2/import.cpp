@@ -20,9 +20,9 @@ void check_version(const JsonValue& program) {
   const JsonValue& version = field(program, "schema_version", kRecord);
   const std::int64_t major = integer_at(field(version, "major", kRecord), kRecord);
   const std::int64_t minor = integer_at(field(version, "minor", kRecord), kRecord);
-  if (major != pt2_schema_major) {
+  if (major != kPt2SchemaMajor) {
     throw UsageError("the archive has schema version " + std::to_string(major) + "." + std::to_string(minor) +
-                         ", but only version " + std::to_string(pt2_schema_major) + " is supported",
+                         ", but only version " + std::to_string(kPt2SchemaMajor) + " is supported",
                      {}, "export the model with the torch version that Penstock is built with");
   }
 }
@@ -70,7 +70,7 @@ class ProgramReader {
     } else if (kind == "constant_input") {
       const std::string name = string_at(field(spec, "name", kRecord), kRecord);
       const Arg arg = nodes_.read_arg(scope_, field(spec, "value", kRecord), kRecord);
-      add_baked(name, arg);
+      add_constant_input(name, arg);
     } else {
       throw UsageError("the model has an input of kind " + kind + ", which is not supported", {},
                        "graphs accept tensors, numbers and strings");
@@ -118,10 +118,11 @@ class ProgramReader {
         return;
       }
     }
-    add_baked("input_" + std::to_string(graph_.inputs.size()), nodes_.read_arg(scope_, arg, kRecord));
+    add_constant_input("input_" + std::to_string(graph_.inputs.size()),
+                       nodes_.read_arg(scope_, arg, kRecord));
   }
 
-  void add_baked(const std::string& name, const Arg& arg) {
+  void add_constant_input(const std::string& name, const Arg& arg) {
     if (!arg.constant() || arg.constant()->isList())
       fail_at(kRecord, "input " + quote(name) + " is not a plain constant");
     const IValue& constant = *arg.constant();

@@ -16,7 +16,7 @@ namespace {
 
 using c10::IValue;
 
-constexpr int deepest_region = 32;
+constexpr int kMaxRegionDepth = 32;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& target, const std::string& module,
                          const std::string& hint) {
@@ -149,7 +149,7 @@ Arg Pt2Nodes::read_arg(const Scope& scope, const JsonValue& arg, const std::stri
 }
 
 void Pt2Nodes::read_nodes(Scope& scope, const std::string& where) {
-  if (scope.depth > deepest_region) fail_at(where, "regions are nested too deeply");
+  if (scope.depth > kMaxRegionDepth) fail_at(where, "regions are nested too deeply");
   const JsonArray& nodes = array_at(field(*scope.graph, "nodes", where), where);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     read_node(scope, nodes[i], where + ", node " + std::to_string(i));
@@ -237,7 +237,7 @@ void Pt2Nodes::read_operator(Scope& scope, const JsonValue& json, Node node, con
     } else if (is_list) {
       fail_at(here, "an output is missing");
     } else {
-      node.results.push_back({.ids = {unused_value}});
+      node.results.push_back({.ids = {kUnusedValue}});
     }
   }
   try {
@@ -260,11 +260,11 @@ Result Pt2Nodes::read_result(Scope& scope, const JsonValue& output, bool is_list
   } else if (kind == "as_tensor" && !is_list) {
     tensor(*value);
   } else if (kind == "as_none" && !is_list) {
-    result.ids.push_back(unused_value);
+    result.ids.push_back(kUnusedValue);
   } else if ((kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool") && !is_list) {
     const auto [which, name] = choice_at(*value, where);
     result.ids.push_back(which == "as_name" ? define(scope, string_at(*name, where), scalar_type(kind), where)
-                                            : unused_value);
+                                            : kUnusedValue);
   } else {
     fail_at(where, "an output of kind " + kind + " does not match the operator");
   }

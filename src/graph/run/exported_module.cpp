@@ -7,7 +7,7 @@
 #include "graph/run/interpreter.h"
 #include "value/tensor_storage.h"
 
-#include <penstock/base/error.h>
+#include <penstock/graph/error.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/ops/empty.h>
@@ -33,9 +33,9 @@ std::string arguments_text(const Graph& graph) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const Value& value = graph.value(graph.inputs[i].value);
-    const std::string what = graph.inputs[i].baked ? "a constant"
-                             : value.meta          ? to_string(*value.meta)
-                                                   : "a value";
+    const std::string what = graph.inputs[i].constant ? "a constant"
+                             : value.meta             ? to_string(*value.meta)
+                                                      : "a value";
     texts.push_back(is_positional(paths[i]) ? value.name + " " + what : paths[i] + "=" + what);
   }
   return join(texts, ", ");
@@ -150,12 +150,12 @@ struct ExportedModuleImpl::Impl {
     check_tensor_shapes(graph, tensors);
     try {
       return interpreter()->run(std::move(leaves), tensors);
-    } catch (const Error& error) {
-      if (conversion.empty() || !error.hint().empty()) throw;
-      throw Error(error.message(), error.context(),
-                  conversion +
-                      ", but operators keep the dtypes that export recorded; convert the model in "
-                      "Python before you export it");
+    } catch (const OperatorError& error) {
+      if (conversion.empty()) throw;
+      throw OperatorError(error.message(), error.context(),
+                          conversion +
+                              ", but operators keep the dtypes that export recorded; convert the model in "
+                              "Python before you export it");
     }
   }
 };

@@ -153,7 +153,7 @@ std::vector<IValue> flatten_inputs(const Graph& graph, const value::Args& args, 
   }
   const IValue tree = c10::ivalue::Tuple::create({c10::ivalue::Tuple::create(args), named_args});
   value::FlatTree flat = value::flatten(tree);
-  // Comparing texts ignores the element types of lists.
+  // Comparing strings ignores the element types of lists.
   if (flat.leaves.size() != graph.inputs.size() ||
       to_string(flat.structure) != to_string(graph.input_structure)) {
     throw UsageError("the arguments are " + to_string(flat.structure) + ", but the graph takes " +
@@ -171,8 +171,8 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const s
     const GraphInput& input = graph.inputs[i];
     const Value& value = graph.value(input.value);
     const std::string here = paths[i] + " (" + value.name + ")";
-    if (input.baked) {
-      if (!value::leaves_equal(*input.baked, leaves[i]))
+    if (input.constant) {
+      if (!value::leaves_equal(*input.constant, leaves[i]))
         faults.push_back(here + " differs from the constant in the graph");
       continue;
     }

@@ -7,7 +7,7 @@
 #include "graph/ir/schema.h"
 #include "graph/passes/passes.h"
 
-#include <penstock/base/error.h>
+#include <penstock/graph/error.h>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -135,7 +135,7 @@ class Compiler {
     for (std::size_t i = 0; i < node.args.size(); ++i) {
       const c10::Type* type = node.op ? node.op->schema().arguments()[i].type().get() : nullptr;
       const bool device = type && without_optional(*type).kind() == c10::TypeKind::DeviceObjType;
-      // A factory call without a device also has a baked-in device: the default one.
+      // A factory call without a device also has a recorded device: the default one.
       const bool moved = device && device_ && node.args[i].constant() && reads_no_tensor(node);
       operands.push_back(operand(program, moved ? Arg{IValue(*device_)} : node.args[i], type));
     }
@@ -212,7 +212,7 @@ class Compiler {
   static bool is_tensor(const c10::Type& type) { return type.kind() == c10::TypeKind::TensorType; }
 
   std::uint32_t new_index(ValueId id) {
-    if (id == unused_value) return kNoIndex;
+    if (id == kUnusedValue) return kNoIndex;
     // Reuse the indices of freed values: a small frame stays in the cache.
     std::uint32_t index = frame_size_;
     if (free_.empty()) {
@@ -416,7 +416,8 @@ std::vector<IValue> Interpreter::Program::run(std::vector<IValue> frame, std::sp
       after(step.node);
     }
   } catch (const c10::Error& error) {
-    throw Error(std::string("an operator failed: ") + error.what_without_backtrace(), {.op = names[at]});
+    throw OperatorError(std::string("an operator failed: ") + error.what_without_backtrace(),
+                        {.op = names[at]});
   } catch (const UsageError& error) {
     // The error may already name an inner operator.
     ErrorContext context = error.context();

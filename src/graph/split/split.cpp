@@ -178,7 +178,7 @@ class StageBuilder {
     switch (origin.kind) {
       case Origins::Kind::Input: {
         const GraphInput& input = unsplit_.inputs[origin.index];
-        if (input.baked) return {*input.baked};
+        if (input.constant) return {*input.constant};
         return add_input(id, FromUser{static_cast<int>(origin.index)});
       }
       case Origins::Kind::Slot: {
@@ -231,7 +231,7 @@ class StageBuilder {
     for (Arg& arg : copy.args) arg = resolved(arg);
     for (Result& result : copy.results) {
       for (ValueId& id : result.ids) {
-        if (id != unused_value) id = *define(id).value();
+        if (id != kUnusedValue) id = *define(id).value();
       }
     }
     graph().nodes.push_back(std::move(copy));
@@ -278,13 +278,13 @@ std::vector<int> stages_of_nodes(const Graph& graph, const SplitPositions& posit
   return stage;
 }
 
-std::vector<bool> transmitted_slots(const Graph& graph, const MultiUseParamSpec& multi_use) {
+std::vector<bool> transmitted_slots(const Graph& graph, const MultiUseParameterSpec& multi_use) {
   std::set<std::string> unknown;
   for (const auto& [name, config] : multi_use.by_name) unknown.insert(name);
   std::vector<bool> transmitted;
   std::vector<std::string> names;
   for (const Slot& slot : graph.slots) {
-    MultiUseParameterConfig config = multi_use.usual;
+    MultiUseParameterConfig config = multi_use.default_config;
     for (const std::string& name : slot.names) {
       const auto found = multi_use.by_name.find(name);
       if (found == multi_use.by_name.end() || slot.kind != Slot::Kind::Parameter) continue;
@@ -318,7 +318,7 @@ std::vector<SharedSlot> shared_slots(const Graph& graph, const std::vector<Stage
 }  // namespace
 
 SplitGraph split_graph(const Graph& graph, const SplitPositions& positions,
-                       const MultiUseParamSpec& multi_use) {
+                       const MultiUseParameterSpec& multi_use) {
   const std::vector<std::string> obstacles = split_obstacles(graph);
   const std::vector<int> stage_of_node = stages_of_nodes(graph, positions);
   for (const std::size_t position : positions) {

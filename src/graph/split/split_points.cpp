@@ -197,8 +197,11 @@ std::vector<std::string> split_obstacles(const Graph& graph) {
   return why;
 }
 
-std::string why_not_splittable(const Graph& graph, std::size_t node) {
-  return node <= graph.nodes.size() ? split_obstacles(graph)[node] : "there is no such node";
+std::optional<std::string> why_not_splittable(const Graph& graph, std::size_t node) {
+  if (node > graph.nodes.size()) return "there is no such node";
+  std::string why = split_obstacles(graph)[node];
+  if (why.empty()) return std::nullopt;
+  return why;
 }
 
 SplitPositions legal_split_positions(const Graph& graph) {

@@ -163,7 +163,7 @@ class GraphReader {
 
   //! Reads the definition of a new value, `%name [: type]`, or `_`.
   ValueId read_defined() {
-    if (in_.accept("_")) return unused_value;
+    if (in_.accept("_")) return kUnusedValue;
     Value value;
     value.name = in_.value_name();
     if (ids_.contains(value.name)) in_.fail("%" + value.name + " is defined twice");
@@ -212,8 +212,8 @@ class GraphReader {
   void read_input() {
     GraphInput input;
     input.value = read_defined();
-    if (input.value == unused_value) in_.fail("an input needs a name");
-    if (in_.accept("=")) input.baked = read_constant(EnumKind::None);
+    if (input.value == kUnusedValue) in_.fail("an input needs a name");
+    if (in_.accept("=")) input.constant = read_constant(EnumKind::None);
     graph_.inputs.push_back(std::move(input));
   }
 

@@ -74,7 +74,7 @@ std::string type_text(const Value& value) {
 }
 
 std::string defined(const Graph& graph, ValueId id) {
-  if (id == unused_value) return "_";
+  if (id == kUnusedValue) return "_";
   const Value& value = graph.value(id);
   const std::string type = type_text(value);
   return "%" + value.name + (type == "tensor" ? "" : " : " + type);
@@ -183,7 +183,7 @@ std::string to_string(const Graph& graph) {
   const auto input = [&](std::size_t i) {
     const GraphInput& leaf = graph.inputs[i];
     return defined(graph, leaf.value) +
-           (leaf.baked ? " = " + constant_text(*leaf.baked, EnumKind::None) : "");
+           (leaf.constant ? " = " + constant_text(*leaf.constant, EnumKind::None) : "");
   };
   std::string text = "graph {\n  inputs " + tree_text(graph.input_structure, next, input) + "\n";
   for (const SymbolRange& range : graph.symbols) {

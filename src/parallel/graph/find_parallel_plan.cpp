@@ -1,5 +1,6 @@
 // Follows the output of each layer through operators that preserve sharding, to the layers that read it.
 #include "base/text.h"
+#include "parallel/graph/require_parallel_plan.h"
 #include "parallel/graph/weights.h"
 
 #include <penstock/base/error.h>

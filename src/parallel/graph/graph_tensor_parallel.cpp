@@ -80,7 +80,7 @@ class GraphPlan {
   //! `all`: the style must have one entry per tensor that enters.
   void enter(const PrepareModuleInput& style, bool all) {
     Boundary boundary;
-    boundary.entering = style.wanted.size();
+    boundary.entering = style.desired.size();
     if (all) boundary.check_entering = [&](std::size_t count) { check_arguments(style, count, path_); };
     boundary.enter = [style, mesh = mesh_](const at::Tensor& tensor, std::size_t index) {
       return prepared_argument(tensor, index, mesh, style);

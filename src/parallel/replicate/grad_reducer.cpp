@@ -28,8 +28,8 @@ at::Tensor part_of(const at::Tensor& flat, std::int64_t offset, const at::Tensor
 
 }  // namespace
 
-GradReducer::GradReducer(std::vector<value::NamedTensor> parameters, comm::Group group,
-                         const ReplicateOptions& options)
+Replica::Impl::Impl(std::vector<value::NamedTensor> parameters, comm::Group group,
+                    const ReplicateOptions& options)
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       options_(options),
@@ -54,7 +54,7 @@ GradReducer::GradReducer(std::vector<value::NamedTensor> parameters, comm::Group
   }
 }
 
-void GradReducer::attach() {
+void Replica::Impl::attach() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     hooks_.add(parameters_[i].tensor, [weak = weak_from_this(), i] {
       if (const auto self = weak.lock()) self->added(i);
@@ -62,7 +62,7 @@ void GradReducer::attach() {
   }
 }
 
-void GradReducer::allocate(Bucket& bucket) {
+void Replica::Impl::allocate(Bucket& bucket) {
   const auto count = static_cast<std::int64_t>(bucket.members.size());
   const at::Tensor& first = parameters_[bucket.members.front().parameter].tensor;
   bucket.flat = at::empty({bucket.elements + count}, first.options().requires_grad(false));
@@ -74,7 +74,7 @@ void GradReducer::allocate(Bucket& bucket) {
   }
 }
 
-void GradReducer::find_unused(const std::vector<at::Tensor>& outputs) {
+void Replica::Impl::find_unused(const std::vector<at::Tensor>& outputs) {
   std::unordered_set<const torch::autograd::Node*> seen;
   std::vector<const torch::autograd::Node*> stack;
   const auto visit = [&](const torch::autograd::Node* node) {
@@ -95,7 +95,7 @@ void GradReducer::find_unused(const std::vector<at::Tensor>& outputs) {
   }
 }
 
-void GradReducer::begin() {
+void Replica::Impl::begin_reduction() {
   active_ = true;
   next_ = 0;
   for (Bucket& bucket : buckets_) {
@@ -107,22 +107,22 @@ void GradReducer::begin() {
   for (const std::size_t parameter : std::exchange(unreached_, {})) mark_ready(parameter);
 }
 
-void GradReducer::begin_by_hand() {
+void Replica::Impl::begin_manual() {
   if (active_) abandon();
   unreached_.clear();
-  by_hand_ = true;
-  begin();
+  manual_ = true;
+  begin_reduction();
 }
 
-void GradReducer::added(std::size_t parameter) {
-  if (!by_hand_ && !sync_) return;
-  if (!active_) begin();
-  if (!by_hand_)
+void Replica::Impl::added(std::size_t parameter) {
+  if (!manual_ && !sync_) return;
+  if (!active_) begin_reduction();
+  if (!manual_)
     end_of_backward_.watch(weak_from_this(), [this](bool success) { success ? finish() : abandon(); });
   mark_ready(parameter);
 }
 
-void GradReducer::mark_ready(std::size_t parameter) {
+void Replica::Impl::mark_ready(std::size_t parameter) {
   const Location location = locations_[parameter];
   Bucket& bucket = buckets_[location.bucket];
   Member& member = bucket.members[location.member];
@@ -138,7 +138,7 @@ void GradReducer::mark_ready(std::size_t parameter) {
   if (--bucket.waiting == 0) launch_full();
 }
 
-void GradReducer::collect(Bucket& bucket, std::size_t index) {
+void Replica::Impl::collect(Bucket& bucket, std::size_t index) {
   const at::NoGradGuard no_grad;
   Member& member = bucket.members[index];
   at::Tensor parameter = parameters_[member.parameter].tensor;
@@ -155,11 +155,11 @@ void GradReducer::collect(Bucket& bucket, std::size_t index) {
   member.present = grad.defined();
 }
 
-void GradReducer::launch_full() {
+void Replica::Impl::launch_full() {
   while (next_ < buckets_.size() && buckets_[next_].waiting == 0) launch(buckets_[next_++]);
 }
 
-void GradReducer::launch(Bucket& bucket) {
+void Replica::Impl::launch(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   bucket.launched = true;
   std::vector<float> present;
@@ -175,7 +175,7 @@ void GradReducer::launch(Bucket& bucket) {
   bucket.work = group_.iall_reduce(bucket.sent);
 }
 
-void GradReducer::finish() {
+void Replica::Impl::finish() {
   try {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const Location location = locations_[i];
@@ -189,11 +189,11 @@ void GradReducer::finish() {
     abandon();
     throw;
   }
-  active_ = by_hand_ = false;
+  active_ = manual_ = false;
   end_of_backward_.reset();
 }
 
-void GradReducer::install(Bucket& bucket) {
+void Replica::Impl::install(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   if (!bucket.sent.is_same(bucket.flat)) bucket.flat.copy_(bucket.sent);
   bucket.sent = at::Tensor();
@@ -209,27 +209,27 @@ void GradReducer::install(Bucket& bucket) {
   }
 }
 
-void GradReducer::reduce() {
-  if (!active_) begin();
+void Replica::Impl::reduce() {
+  if (!active_) begin_reduction();
   finish();
 }
 
-void GradReducer::recover(const comm::Group& group) {
+void Replica::Impl::recover(const comm::Group& group) {
   abandon();
   group_ = group;
 }
 
-void GradReducer::abandon() noexcept {
+void Replica::Impl::abandon() noexcept {
   for (Bucket& bucket : buckets_) {
     if (bucket.launched) bucket.flat = at::Tensor();  // the transport may still write to it
     bucket.work.detach();
     bucket.sent = at::Tensor();
   }
-  active_ = by_hand_ = false;
+  active_ = manual_ = false;
   end_of_backward_.reset();
 }
 
-std::vector<std::vector<std::string>> GradReducer::names() const {
+std::vector<std::vector<std::string>> Replica::Impl::names() const {
   std::vector<std::vector<std::string>> all;
   for (const Bucket& bucket : buckets_) {
     std::vector<std::string>& names = all.emplace_back();

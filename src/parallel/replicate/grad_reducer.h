@@ -17,17 +17,19 @@
 
 namespace penstock::parallel {
 
-class GradReducer : public std::enable_shared_from_this<GradReducer> {
+//! The gradient buckets of a replica.
+class Replica::Impl : public std::enable_shared_from_this<Replica::Impl> {
  public:
   //! `parameters`: those that require a gradient, each once.
-  GradReducer(std::vector<value::NamedTensor> parameters, comm::Group group, const ReplicateOptions& options);
+  Impl(std::vector<value::NamedTensor> parameters, comm::Group group, const ReplicateOptions& options);
   //! Installs the hooks. Not part of the constructor, because they hold a weak pointer to this object.
   void attach();
 
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
   void find_unused(const std::vector<at::Tensor>& outputs);
-  void begin_by_hand();
+  //! Starts a reduction that `reduce` completes, instead of the end of the backward.
+  void begin_manual();
   void reduce();
   void recover(const comm::Group& group);
 
@@ -54,7 +56,7 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   };
 
   void allocate(Bucket& bucket);
-  void begin();
+  void begin_reduction();
   void added(std::size_t parameter);
   void mark_ready(std::size_t parameter);
   void collect(Bucket& bucket, std::size_t member);
@@ -74,8 +76,8 @@ class GradReducer : public std::enable_shared_from_this<GradReducer> {
   std::vector<std::size_t> unreached_;  //!< parameters that the next backward is known not to reach
   std::size_t next_ = 0;                //!< next bucket to launch
   bool sync_ = true;
-  bool active_ = false;   //!< a reduction is in progress
-  bool by_hand_ = false;  //!< ... which `reduce` completes, not the end of the backward
+  bool active_ = false;  //!< a reduction is in progress
+  bool manual_ = false;  //!< ... which `reduce` completes, not the end of the backward
   EndOfBackward end_of_backward_;
 };
 

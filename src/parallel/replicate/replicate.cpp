@@ -31,46 +31,46 @@ Replica::Replica(std::vector<value::NamedTensor> parameters, std::vector<value::
     broadcast_values(group_, buffers_);
   }
   std::erase_if(parameters, [](const value::NamedTensor& item) { return !item.tensor.requires_grad(); });
-  reducer_ = std::make_shared<GradReducer>(std::move(parameters), group_, options_);
-  reducer_->attach();
+  impl_ = std::make_shared<Impl>(std::move(parameters), group_, options_);
+  impl_->attach();
 }
 
 Replica::Replica(Replica&&) noexcept = default;
 Replica& Replica::operator=(Replica&&) noexcept = default;
 Replica::~Replica() = default;
 
-Replica::NoSync::NoSync(std::shared_ptr<GradReducer> reducer)
-    : reducer_(std::move(reducer)), before_(reducer_->sync()) {
-  reducer_->set_sync(false);
+Replica::NoSync::NoSync(std::shared_ptr<Impl> replica)
+    : replica_(std::move(replica)), before_(replica_->sync()) {
+  replica_->set_sync(false);
 }
 Replica::NoSync::~NoSync() {
-  reducer_->set_sync(before_);
+  replica_->set_sync(before_);
 }
 
 bool Replica::syncs() const {
-  return reducer_->sync();
+  return impl_->sync();
 }
 void Replica::set_sync(bool sync) {
-  reducer_->set_sync(sync);
+  impl_->set_sync(sync);
 }
 void Replica::broadcast_buffers() {
   broadcast_values(group_, buffers_);
 }
 void Replica::find_unused(const std::vector<at::Tensor>& outputs) {
-  reducer_->find_unused(outputs);
+  impl_->find_unused(outputs);
 }
-void Replica::begin() {
-  reducer_->begin_by_hand();
+void Replica::begin_reduction() {
+  impl_->begin_manual();
 }
 void Replica::reduce() {
-  reducer_->reduce();
+  impl_->reduce();
 }
 void Replica::recover(const comm::Group& group) {
   group_ = group;
-  reducer_->recover(group);
+  impl_->recover(group);
 }
 std::vector<std::vector<std::string>> Replica::buckets() const {
-  return reducer_->names();
+  return impl_->names();
 }
 
 Replica replicate(const torch::nn::Module& module, const comm::Group& group, ReplicateOptions options) {

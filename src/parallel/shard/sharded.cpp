@@ -102,7 +102,7 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
 Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
   const std::vector<value::NamedTensor> parameters = each_once(module.parameters());
   Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
-  Access::impl(sharded)->set_by_hand();
+  Access::impl(sharded)->set_manual();
   return sharded;
 }
 

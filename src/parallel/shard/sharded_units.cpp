@@ -165,13 +165,13 @@ void Sharded::Impl::begin() {
 
 void Sharded::Impl::watch_end() {
   if (!active_) begin();
-  if (by_hand_) return;
+  if (manual_) return;
   end_of_backward_.watch(weak_from_this(), [this](bool success) { success ? finish() : abandon(); });
 }
 
 void Sharded::Impl::added(std::size_t leaf) {
   const Leaf& location = leaves_[leaf];
-  if (by_hand_ && !active_) return units_[location.unit].flats[location.flat].collect(location.entry);
+  if (manual_ && !active_) return units_[location.unit].flats[location.flat].collect(location.entry);
   watch_end();
   Turn& turn = turns_[turn_of_[location.unit][location.flat]];
   check_open(turn, location);
@@ -190,7 +190,7 @@ void Sharded::Impl::mark_ready(Turn& turn, std::size_t entry) {
   if (turn.ready[entry]) return;
   turn.ready[entry] = true;
   if (--turn.waiting > 0) return;
-  if (!is_root(turn.unit) && !by_hand_) {
+  if (!is_root(turn.unit) && !manual_) {
     const auto open = [&](const Turn& other) { return other.unit == turn.unit && other.waiting > 0; };
     if (std::none_of(turns_.begin(), turns_.end(), open)) release(turn.unit);
   }
@@ -325,10 +325,10 @@ std::vector<comm::Group> sharding_groups_of(const ShardedParameter& item) {
   return item.spec ? sharding_groups(item.spec->mesh, item.spec->placements) : std::vector<comm::Group>();
 }
 
-double Sharded::Impl::combine_norm(double part, bool largest) const {
+double Sharded::Impl::combine_norm(double part, comm::ReduceOp op) const {
   if (gather_.size() == 1) return part;
   const at::Tensor sum = at::full({1}, part, at::kDouble);
-  gather_.all_reduce(sum, largest ? comm::ReduceOp::Max : comm::ReduceOp::Sum);
+  gather_.all_reduce(sum, op);
   return sum.item<double>();
 }
 
@@ -338,7 +338,7 @@ double Sharded::Impl::clip_grad_norm(double max_norm, double norm_type) const {
   for (const ShardedParameter& item : shards()) {
     if (item.shard.requires_grad()) norm.add(item.shard.grad(), sharding_groups_of(item));
   }
-  const double total = norm.norm_of(combine_norm(norm.reduce(), norm.largest()));
+  const double total = norm.norm_of(combine_norm(norm.reduce(), norm.reduce_op()));
   const double scale = tensor::clip_scale(total, max_norm);
   if (scale == 1) return total;
   for (const ShardedParameter& item : shards()) {

@@ -1,7 +1,7 @@
 // The units of a sharded model and when they are unsharded. A unit is gathered before its forward, with the
 // next ones prefetched, and again before its backward, triggered by a hook on its outputs. It is reduced and
 // resharded once all its gradients are accumulated. Reductions start in a fixed order, which ranks share even
-// if their backwards differ.
+// if their backward passes differ.
 #pragma once
 
 #include "parallel/replicate/leaf_hooks.h"
@@ -37,8 +37,8 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
   //! Gradients are accumulated locally until `reduce`.
-  void set_by_hand() { by_hand_ = true; }
-  //! With `set_by_hand`: the next backward accumulates the last gradients, and units are reduced as they
+  void set_manual() { manual_ = true; }
+  //! With `set_manual`: the next backward accumulates the last gradients, and units are reduced as they
   //! complete. Finish with `reduce`.
   void begin_last();
 
@@ -51,7 +51,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   std::vector<ShardedParameter> shards() const;
   std::vector<value::NamedTensor> gather(bool gradients) const;
   double clip_grad_norm(double max_norm, double norm_type) const;
-  double combine_norm(double part, bool largest) const;
+  double combine_norm(double part, comm::ReduceOp op) const;
   //! The types to which arguments of the model or a unit, and the result of the model, are converted.
   std::optional<at::ScalarType> input_type() const {
     return options_.cast_inputs ? options_.compute_as : std::nullopt;
@@ -107,7 +107,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   LeafHooks hooks_;
   std::size_t next_ = 0;
   bool sync_ = true;
-  bool by_hand_ = false;
+  bool manual_ = false;
   bool active_ = false;
   EndOfBackward end_of_backward_;
 };

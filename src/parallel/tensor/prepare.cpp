@@ -11,26 +11,26 @@ namespace penstock::parallel {
 
 at::Tensor prepared_argument(const at::Tensor& tensor, std::size_t index, const tensor::DeviceMesh& mesh,
                              const PrepareModuleInput& style) {
-  if (!tensor.defined() || index >= style.wanted.size() || !style.wanted[index]) return tensor;
+  if (!tensor.defined() || index >= style.desired.size() || !style.desired[index]) return tensor;
   at::Tensor here = tensor;
   if (!tensor::is_dtensor(here)) {
-    const bool said = index < style.given.size() && style.given[index];
-    here = from_local(here, mesh, {said ? *style.given[index] : tensor::AxisPlacement(value::Replicate())});
+    const bool said = index < style.assumed.size() && style.assumed[index];
+    here = from_local(here, mesh, {said ? *style.assumed[index] : tensor::AxisPlacement(value::Replicate())});
   }
-  return tensor::redistribute(here, {*style.wanted[index]});
+  return tensor::redistribute(here, {*style.desired[index]});
 }
 
 at::Tensor prepared_result(const at::Tensor& tensor, std::size_t index, const tensor::DeviceMesh& mesh,
                            const PrepareModuleOutput& style) {
-  const std::optional<tensor::AxisPlacement> wanted = style.wanted.of(index);
-  if (!tensor.defined() || !wanted) return tensor;
+  const std::optional<tensor::AxisPlacement> desired = style.desired.of(index);
+  if (!tensor.defined() || !desired) return tensor;
   at::Tensor here = tensor;
   if (!tensor::is_dtensor(here)) {
-    const tensor::AxisPlacement given = style.given.of(index).value_or(value::Replicate());
-    if (style.use_local_output && given == *wanted) return tensor;
-    here = from_local(here, mesh, {given});
+    const tensor::AxisPlacement assumed = style.assumed.of(index).value_or(value::Replicate());
+    if (style.use_local_output && assumed == *desired) return tensor;
+    here = from_local(here, mesh, {assumed});
   }
-  const at::Tensor moved = tensor::redistribute(here, {*wanted});
+  const at::Tensor moved = tensor::redistribute(here, {*desired});
   return style.use_local_output ? tensor::to_local(moved) : moved;
 }
 
@@ -41,8 +41,8 @@ void check_arguments(const PrepareModuleInput& style, std::size_t count, const s
                          " arguments",
                      {}, "pass one entry per argument, std::nullopt to leave it unchanged");
   };
-  if (style.wanted.size() != count) refuse("wanted", style.wanted.size());
-  if (!style.given.empty() && style.given.size() != count) refuse("given", style.given.size());
+  if (style.desired.size() != count) refuse("desired", style.desired.size());
+  if (!style.assumed.empty() && style.assumed.size() != count) refuse("assumed", style.assumed.size());
 }
 
 void check_results(const PrepareModuleOutput& style, std::size_t count, const std::string& module) {
@@ -53,8 +53,8 @@ void check_results(const PrepareModuleOutput& style, std::size_t count, const st
                          "`, but the result has " + std::to_string(count) + " tensors",
                      {}, "pass one entry per tensor, std::nullopt to leave it unchanged");
   };
-  check("wanted", style.wanted);
-  check("given", style.given);
+  check("desired", style.desired);
+  check("assumed", style.assumed);
 }
 
 void check_one_axis(const tensor::DeviceMesh& mesh) {

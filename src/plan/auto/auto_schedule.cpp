@@ -17,9 +17,9 @@ namespace {
 
 using namespace auto_search;
 
-constexpr std::size_t evaluations_times_actions = 3'000'000;  //!< per unit of effort: about half a second
-constexpr std::size_t many_actions = 8'000;                   //!< above this, fewer rules are tried
-constexpr std::size_t starts = 3;                             //!< number of orders to improve
+constexpr std::size_t kEvaluationsTimesActions = 3'000'000;  //!< per unit of effort: about half a second
+constexpr std::size_t kManyActions = 8'000;                  //!< above this, fewer rules are tried
+constexpr std::size_t kStarts = 3;                           //!< number of orders to improve
 
 struct Candidate {
   double makespan = 0;
@@ -31,7 +31,7 @@ std::vector<Rule> rules(const Problem& problem) {
   std::vector<Rule> result;
   const std::size_t actions =
       3 * static_cast<std::size_t>(problem.stages) * static_cast<std::size_t>(problem.microbatches);
-  if (actions > many_actions) {  // the few that win most often
+  if (actions > kManyActions) {  // the few that win most often
     for (const double depth : {0.8, 1.0, 1.25, 2.2}) {
       for (const double patience : {0.0, 1.0})
         result.push_back({Preference::Backward, depth, problem.ranks, patience, true});
@@ -85,7 +85,7 @@ void merge_backwards(const Problem& problem, Order& order) {
 
 //! The simulated step time of a schedule, or infinity if it does not fit.
 double time_of(const schedule::Schedule& schedule, const Costs& costs, const AutoOptions& options) {
-  const schedule::Program program = make_program(schedule, options.mode);
+  const schedule::Program program = make_program(schedule, options.send_mode);
   const Simulation result = simulate(program, costs, {.memory_samples = false, .critical_path = false});
   const bool fits_cap = !options.memory_cap || result.peak_memory() <= *options.memory_cap;
   return fits_cap ? result.step_time : std::numeric_limits<double>::infinity();
@@ -94,7 +94,7 @@ double time_of(const schedule::Schedule& schedule, const Costs& costs, const Aut
 void try_named(AutoResult& result, int ranks, int microbatches, const Costs& costs,
                const AutoOptions& options) {
   const int stages = static_cast<int>(costs.stages.size());
-  result.best_named_time = std::numeric_limits<double>::infinity();
+  result.step_time = std::numeric_limits<double>::infinity();
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
     if (!info.has_backward) continue;
     const schedule::ScheduleShape shape{ranks, stages / ranks, microbatches};
@@ -106,12 +106,11 @@ void try_named(AutoResult& result, int ranks, int microbatches, const Costs& cos
     }
     schedule::Schedule schedule = make_schedule(info.kind, shape);
     const double time = time_of(schedule, costs, options);
-    if (time >= result.best_named_time) continue;
-    result.best_named_time = time;
-    result.best_named = info.name;
+    if (time >= result.step_time) continue;
+    result.step_time = time;
+    result.best_named = NamedTime{std::string(info.name), time};
     result.schedule = std::move(schedule);
   }
-  result.step_time = result.best_named_time;
 }
 
 std::vector<Candidate> build_candidates(const std::vector<Problem>& problems) {
@@ -178,12 +177,12 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   };  // no schedule can be faster
   std::vector<Candidate> candidates;
   if (!reached()) candidates = build_candidates(problems);
-  if (candidates.size() > starts) candidates.resize(starts);
-  if (!result.best_named.empty()) add_named(candidates, problems, result.schedule, result.best_named_time);
+  if (candidates.size() > kStarts) candidates.resize(kStarts);
+  if (result.best_named) add_named(candidates, problems, result.schedule, result.best_named->step_time);
 
   const std::size_t actions = 3 * static_cast<std::size_t>(stages) * static_cast<std::size_t>(microbatches);
-  const int budget = static_cast<int>(static_cast<std::size_t>(options.effort) * evaluations_times_actions /
-                                      actions / starts);
+  const int budget = static_cast<int>(static_cast<std::size_t>(options.effort) * kEvaluationsTimesActions /
+                                      actions / kStarts);
   for (Candidate& candidate : candidates) {
     const Problem& problem = problems[candidate.problem];
     if (reached()) break;

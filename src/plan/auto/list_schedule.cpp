@@ -10,7 +10,7 @@
 namespace penstock::plan::auto_search {
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Builder {
  public:
@@ -20,8 +20,8 @@ class Builder {
     next_i_.assign(stages, 0);
     next_w_.assign(stages, 0);
     const std::size_t pairs = stages * static_cast<std::size_t>(p_.microbatches);
-    input_at_.assign(pairs, never);
-    gradient_at_.assign(pairs, never);
+    input_at_.assign(pairs, kNever);
+    gradient_at_.assign(pairs, kNever);
     for (int m = 0; m < p_.microbatches; ++m) input_at_[p_.at(0, m)] = 0;
     free_.assign(ranks, 0);
     held_.assign(ranks, 0);
@@ -40,7 +40,7 @@ class Builder {
       // The rank that can act earliest decides first, so all values it could have received are known.
       const auto first = std::min_element(moment.begin(), moment.end());
       const double when = *first;
-      if (when == never) return std::nullopt;
+      if (when == kNever) return std::nullopt;
       const int rank = static_cast<int>(first - moment.begin());
       const Choice choice = choose(rank, when);
       if (choice.kind == schedule::ActionKind::Idle) {
@@ -112,29 +112,29 @@ class Builder {
   }
 
   double ready_f(int rank, int s) const {
-    if (batch_f(s) >= p_.microbatches || !admitted(rank, s)) return never;
+    if (batch_f(s) >= p_.microbatches || !admitted(rank, s)) return kNever;
     return input_at_[p_.at(s, batch_f(s))];
   }
   double ready_i(int s) const {
-    if (batch_i(s) >= batch_f(s)) return never;
+    if (batch_i(s) >= batch_f(s)) return kNever;
     return gradient_at_[p_.at(s, batch_i(s))];
   }
   bool has_w(int s) const { return rule_.split && next_w_[idx(s)] < batch_i(s); }
 
   double next_moment(int rank) const {
-    double earliest = never;
+    double earliest = kNever;
     for (const int s : p_.stages_of[idx(rank)]) {
       if (has_w(s)) return std::max(0.0, free_[idx(rank)]);
       earliest = std::min({earliest, ready_f(rank, s), ready_i(s)});
     }
-    if (earliest == never) return never;
+    if (earliest == kNever) return kNever;
     return std::max(earliest, free_[idx(rank)]);
   }
 
   Choice choose(int rank, double now) const {
     Choice forward, backward, weight;
     std::tuple<int, int, int> best_f{}, best_i{};
-    double urgent = never;  // the earliest time at which an F or I is ready
+    double urgent = kNever;  // the earliest time at which an F or I is ready
     const auto& stages = p_.stages_of[idx(rank)];
     for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
       const int s = stages[chunk], position = static_cast<int>(chunk);

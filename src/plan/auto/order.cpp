@@ -12,7 +12,7 @@ Problem::Problem(const schedule::Placement& stage_placement, int batches, const 
                  std::optional<std::uint64_t> cap)
     : placement(stage_placement),
       ranks(stage_placement.ranks()),
-      stages(stage_placement.stages()),
+      stages(stage_placement.num_stages()),
       microbatches(batches),
       costs(all) {
   stages_of.resize(static_cast<std::size_t>(ranks));
@@ -108,7 +108,7 @@ bool fits(const Problem& problem, const schedule::ActionList& list, int rank) {
 
 namespace {
 
-constexpr double unknown = -1;
+constexpr double kNotKnownYet = -1;
 
 class Run {
  public:
@@ -122,11 +122,11 @@ class Run {
     out_.bound_by.assign(out_.offset.back(), -1);
     const auto pairs =
         static_cast<std::size_t>(problem.stages) * static_cast<std::size_t>(problem.microbatches);
-    value_.assign(3 * pairs, {unknown, -1});  // arrival of the input, arrival of the gradient, end of I
+    value_.assign(3 * pairs, {kNotKnownYet, -1});  // arrival of the input, arrival of the gradient, end of I
     forward_done_.assign(pairs, false);
     step_.assign(ranks, 0);
     clock_.assign(ranks, 0);
-    waits_.assign(ranks, nowhere);
+    waits_.assign(ranks, kNowhere);
     link_free_.assign(static_cast<std::size_t>(problem.links), 0);
     for (int m = 0; m < problem.microbatches; ++m) value_[problem.at(0, m)].time = 0;
     pairs_ = pairs;
@@ -151,19 +151,19 @@ class Run {
   }
 
  private:
-  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  static constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
   struct Value {
     double time;
     std::int32_t by;
   };
 
-  //! Runs the next action of the rank. False if a value is missing; `waits_` then has its index, or `nowhere`
-  //! if the order of the rank itself is invalid.
+  //! Runs the next action of the rank. False if a value is missing; `waits_` then has its index, or
+  //! `kNowhere` if the order of the rank itself is invalid.
   bool perform(std::size_t rank) {
     const schedule::Action& action = order_[rank][step_[rank]];
     const int stage = action.stage().value;
     const std::size_t pair = problem_.at(stage, action.microbatch().value);
-    std::size_t need = nowhere;
+    std::size_t need = kNowhere;
     switch (action.kind()) {
       case schedule::ActionKind::Forward:
         need = pair;
@@ -177,7 +177,7 @@ class Run {
         need = 2 * pairs_ + pair;
     }
     const Value& value = value_[need];
-    if (value.time == unknown) {
+    if (value.time == kNotKnownYet) {
       waits_[rank] = need;
       return false;
     }
@@ -227,7 +227,7 @@ class Run {
     value_[key] = {arrival, entry};
     const auto rank = static_cast<std::size_t>(problem_.rank_of[static_cast<std::size_t>(to_stage)]);
     if (waits_[rank] != key) return;
-    waits_[rank] = nowhere;
+    waits_[rank] = kNowhere;
     ready_.push_back(static_cast<int>(rank));
   }
 

@@ -42,10 +42,9 @@ double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shar
     }
   }
   double part = norm.reduce();
-  if (data_parallel != nullptr) part = data_parallel->combine_norm(part, norm.largest());
+  if (data_parallel != nullptr) part = data_parallel->combine_norm(part, norm.reduce_op());
   const at::Tensor sum = at::full({1}, part, at::kDouble);
-  if (setup.group.size() > 1)
-    setup.group.all_reduce(sum, norm.largest() ? comm::ReduceOp::Max : comm::ReduceOp::Sum);
+  if (setup.group.size() > 1) setup.group.all_reduce(sum, norm.reduce_op());
   const double total = norm.norm_of(sum.item<double>());
   const double scale = tensor::clip_scale(total, max_norm);
   if (scale == 1) return total;

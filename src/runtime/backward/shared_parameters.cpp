@@ -15,7 +15,7 @@ namespace {
 void check_locations(const PipelineSetup& setup, const SharedParameter& shared) {
   if (shared.size() < 2) throw UsageError("a shared parameter needs at least two locations");
   for (const ParameterLocation& location : shared) {
-    if (location.stage.value >= 0 && location.stage.value < setup.program.stages()) continue;
+    if (location.stage.value >= 0 && location.stage.value < setup.program.num_stages()) continue;
     throw UsageError("a shared parameter is declared for stage " + std::to_string(location.stage.value) +
                      ", which the pipeline does not have");
   }

@@ -48,7 +48,7 @@ SetupFields fields_of(const PipelineSetup& setup) {
   const PipelineOptions& options = setup.options;
   return {{"Penstock version", version()},
           {"libtorch version", torch_version()},
-          {"number of stages", std::to_string(setup.program.stages())},
+          {"number of stages", std::to_string(setup.program.num_stages())},
           {"number of microbatches", std::to_string(setup.program.microbatches())},
           {"schedule", setup.program.name()},
           {"program", program_hash(setup.program)},

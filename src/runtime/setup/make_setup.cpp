@@ -79,12 +79,12 @@ void index_stages(PipelineSetup& setup) {
     throw UsageError("the program is for " + count(program.ranks(), "rank") + ", the group has " +
                      std::to_string(ranks));
   }
-  setup.by_index.assign(static_cast<std::size_t>(program.stages()), nullptr);
+  setup.by_index.assign(static_cast<std::size_t>(program.num_stages()), nullptr);
   for (const PipelineStage& stage : setup.stages) {
     const ErrorContext context{.rank = setup.rank, .stage = stage.index()};
-    if (stage.num_stages() != program.stages()) {
+    if (stage.num_stages() != program.num_stages()) {
       throw UsageError("the stage is one of " + std::to_string(stage.num_stages()) + ", the program has " +
-                           std::to_string(program.stages()),
+                           std::to_string(program.num_stages()),
                        context);
     }
     if (!setup.local(stage.index())) {
@@ -106,7 +106,7 @@ void index_stages(PipelineSetup& setup) {
 
 void name_skips(PipelineSetup& setup) {
   const schedule::Wiring& wiring = setup.program.wiring();
-  const std::vector<schedule::StageEdge> wanted = skip_edges(setup.options.skips, setup.program.stages());
+  const std::vector<schedule::StageEdge> wanted = skip_edges(setup.options.skips, setup.program.num_stages());
   if (!std::equal(wanted.begin(), wanted.end(), wiring.skips().begin(), wiring.skips().end())) {
     throw UsageError("the skip edges of the program do not match the declared skip values", {},
                      "lower the schedule with the same skips (LowerOptions::skips)");
@@ -144,7 +144,7 @@ schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<Pipe
 schedule::Program program_of(const schedule::Schedule& schedule, const std::vector<PipelineStage>& stages,
                              const PipelineOptions& options) {
   check_counts(stages, schedule.microbatches);
-  return make_program(schedule, stages.front().group().send_mode(), lowering(options, schedule.stages()));
+  return make_program(schedule, stages.front().group().send_mode(), lowering(options, schedule.num_stages()));
 }
 
 schedule::Program forward_program(const PipelineSetup& setup) {
@@ -159,7 +159,7 @@ schedule::Program forward_program(const PipelineSetup& setup) {
     }
     list = std::move(forwards);
   }
-  return make_program(schedule, setup.program.mode(), lowering(setup.options, schedule.stages()));
+  return make_program(schedule, setup.program.send_mode(), lowering(setup.options, schedule.num_stages()));
 }
 
 PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program program,
@@ -169,7 +169,7 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program pr
             [](const PipelineStage& a, const PipelineStage& b) { return a.index() < b.index(); });
   const comm::Group given = stages.front().group();
   // The caller may have validated the program for the send mode of another transport.
-  if (program.mode() != given.send_mode())
+  if (program.send_mode() != given.send_mode())
     program = schedule::Program::validated(program.draft(), given.send_mode());
   PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
   index_stages(setup);

@@ -11,7 +11,7 @@ schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<Pipe
 //! Makes the program of a schedule table.
 schedule::Program program_of(const schedule::Schedule& schedule, const std::vector<PipelineStage>& stages,
                              const PipelineOptions& options);
-//! Makes a program with only the forwards, for evaluation.
+//! Makes a program with only the forward passes, for evaluation.
 schedule::Program forward_program(const PipelineSetup& setup);
 
 //! Throws UsageError if stages, program and options are inconsistent.

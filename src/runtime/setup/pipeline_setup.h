@@ -26,7 +26,7 @@ struct PipelineSetup {
   const PipelineStage* stage(StageId index) const { return by_index[index.index()]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }
   bool local(StageId index) const { return rank_of(index) == rank; }
-  StageId last_stage() const { return StageId(program.stages() - 1); }
+  StageId last_stage() const { return StageId(program.num_stages() - 1); }
 };
 
 }  // namespace penstock::runtime

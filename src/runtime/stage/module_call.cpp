@@ -118,9 +118,4 @@ std::shared_ptr<detail::CallHooks> detail::hooks_of(const void* module) {
   return found == all.hooks.end() || found->second.gone() ? nullptr : found->second.all;
 }
 
-void detail::unknown_result_type() {
-  throw UsageError("the tensors in the result of a module with hooks cannot be found", {},
-                   "return a tensor, a c10::IValue, or a pair, tuple, vector, map or optional of tensors");
-}
-
 }  // namespace penstock::runtime

@@ -40,10 +40,10 @@ void Step::perform_overlap(const schedule::Action& forward, const schedule::Acti
 
 ActionFunction overlap_on_threads() {
   const auto thread = std::make_shared<WorkerThread>();
-  return [thread](const schedule::Action&, const ActionFunction::Usual& usual) {
+  return [thread](const schedule::Action&, const ActionFunction::DefaultAction& run_default) {
     second = thread.get();
     try {
-      usual();
+      run_default();
     } catch (...) {
       second = nullptr;
       throw;

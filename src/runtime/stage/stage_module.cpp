@@ -146,7 +146,7 @@ value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwar
     if (given != kwargs.end()) ++taken;
     if (i < args.size()) {
       if (given == kwargs.end()) continue;
-      throw UsageError("the argument " + quote(names[i]) + " is given both by position and by name");
+      throw UsageError("the argument " + quote(names[i]) + " is passed both positionally and by keyword");
     }
     if (given == kwargs.end() && !optional[i]) {
       throw UsageError("the stage's forward needs the argument " + quote(names[i]), {},

@@ -50,9 +50,9 @@ std::optional<double> LossReduction::weight_of(const c10::IValue& target) const 
   return rule != nullptr ? std::optional(rule->weight(target)) : std::nullopt;
 }
 
-std::vector<double> LossReduction::seeds(const std::vector<std::int64_t>& rows,
-                                         const std::vector<c10::IValue>& targets,
-                                         std::optional<double> denominator) const {
+std::vector<double> LossReduction::initial_gradients(const std::vector<std::int64_t>& rows,
+                                                     const std::vector<c10::IValue>& targets,
+                                                     std::optional<double> denominator) const {
   if (std::holds_alternative<Sum>(rule_))
     return std::vector<double>(std::max(rows.size(), targets.size()), 1.0);
   if (std::holds_alternative<Mean>(rule_)) {
@@ -69,15 +69,15 @@ std::vector<double> LossReduction::seeds(const std::vector<std::int64_t>& rows,
   return normalize_weights(std::move(weights), denominator);
 }
 
-at::Tensor LossReduction::reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& seeds) {
-  if (losses.empty() || losses.size() != seeds.size()) {
+at::Tensor LossReduction::reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& factors) {
+  if (losses.empty() || losses.size() != factors.size()) {
     throw UsageError(std::to_string(losses.size()) + " losses cannot be reduced with " +
-                     std::to_string(seeds.size()) + " seeds");
+                     std::to_string(factors.size()) + " factors");
   }
   at::Tensor total;
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    if (seeds[i] == 0) continue;  // 0 x NaN is NaN
-    const at::Tensor part = losses[i].detach() * seeds[i];
+    if (factors[i] == 0) continue;  // 0 x NaN is NaN
+    const at::Tensor part = losses[i].detach() * factors[i];
     total = total.defined() ? total + part : part;
   }
   return total.defined() ? total : at::zeros_like(losses[0].detach());

@@ -43,7 +43,7 @@ void add_kwargs(const Keywords& taken, const std::vector<value::Kwargs>& chunks,
 // Gives every stage of this rank the common keyword arguments that it takes, and its own, by microbatch.
 void assign_kwargs(const PipelineSetup& setup, const std::vector<value::Kwargs>& shared,
                    const std::map<StageId, std::vector<value::Kwargs>>& stage_kwargs, StepBatch& batch) {
-  batch.kwargs.resize(static_cast<std::size_t>(setup.program.stages()));
+  batch.kwargs.resize(static_cast<std::size_t>(setup.program.num_stages()));
   for (const PipelineStage& stage : setup.stages) {
     const Keywords taken = stage.module().keywords();
     std::vector<value::Kwargs>& to = batch.kwargs[stage.index().index()];

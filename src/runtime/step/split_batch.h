@@ -12,7 +12,7 @@
 namespace penstock::runtime {
 
 struct SplitBatch {
-  StepBatch batch;                        //!< seeds not set
+  StepBatch batch;                        //!< initial gradients not set
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
   std::vector<std::uint64_t> signatures;  //!< of this rank's values of each microbatch
   value::RowOrder row_order;              //!< of this rank's values; empty if it splits none

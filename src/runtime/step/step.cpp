@@ -30,10 +30,10 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
       facts_(program),
       number_(number),
       return_outputs_(return_outputs),
-      records_(static_cast<std::size_t>(program.stages())),
-      weight_backwards_(static_cast<std::size_t>(program.stages()), 0) {
+      records_(static_cast<std::size_t>(program.num_stages())),
+      weight_backwards_(static_cast<std::size_t>(program.num_stages()), 0) {
   const auto& custom = setup.options.custom;
-  ahead_.allowed = program.mode() == schedule::SendMode::Buffered &&
+  ahead_.allowed = program.send_mode() == schedule::SendMode::Buffered &&
                    !custom.contains(schedule::ActionKind::RecvForward) &&
                    !custom.contains(schedule::ActionKind::RecvBackward);
   const auto microbatches = static_cast<std::size_t>(program.microbatches());

@@ -40,8 +40,8 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Act
     }
   }
   if (record.loss.defined() && record.loss.requires_grad()) {
-    const double seed = batch_.seeds[microbatch.index()];
-    add(torch::autograd::impl::gradient_edge(record.loss), at::full_like(record.loss, seed).detach());
+    const double gradient = batch_.initial_gradients[microbatch.index()];
+    add(torch::autograd::impl::gradient_edge(record.loss), at::full_like(record.loss, gradient).detach());
   }
 }
 
@@ -66,7 +66,8 @@ void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Act
 void Step::before_weight_gradients(StageId stage) {
   const int count = ++weight_backwards_[stage.index()];
   if (DataParallel* const data_parallel = setup_.options.data_parallel.get())
-    data_parallel->before_backward(stage, count == program_.microbatches());
+    data_parallel->before_backward(
+        stage, count == program_.microbatches() ? GradientSync::Reduce : GradientSync::Accumulate);
 }
 
 Step::BackwardPart Step::begin_backward(const schedule::Action& action) {

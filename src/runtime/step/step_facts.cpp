@@ -52,13 +52,14 @@ std::string text(const schedule::Fact& fact, const schedule::Wiring& wiring) {
 void StepFacts::check(const schedule::Action& action) const {
   for_each_need(action, context_, [&](const schedule::Fact& fact) {
     if (elsewhere(fact.kind) || known_[index_(fact)]) return;
-    throw ScheduleError("the action ran before " + text(fact, context_.wiring) + ", which it depends on", {},
-                        "a function that replaces an action must call `usual` or do the same work itself");
+    throw ScheduleError(
+        "the action ran before " + text(fact, context_.wiring) + ", which it depends on", {},
+        "a function that replaces an action must call `run_default` or do the same work itself");
   });
   for_each_yield(action, context_, [&](const schedule::Fact& fact) {
     if (!known_[index_(fact)]) return;
     throw ScheduleError("the action ran a second time: " + text(fact, context_.wiring) + " has already run",
-                        {}, "a function that replaces an action may call `usual` only once");
+                        {}, "a function that replaces an action may call `run_default` only once");
   });
 }
 

@@ -180,7 +180,7 @@ void Step::finish_last(MicrobatchId microbatch, ActivationRecord& record, const 
                        "reduce it over the rows, and set PipelineOptions::reduction accordingly");
     }
     losses[m] = record.loss.detach();
-    if (batch_.seeds[m] == 0) record.loss = without_weight(record.loss, output);
+    if (batch_.initial_gradients[m] == 0) record.loss = without_weight(record.loss, output);
   }
   if (return_outputs_)
     outputs[m] = value::map_tensors(output, [](const at::Tensor& tensor) { return tensor.detach(); });

@@ -19,7 +19,7 @@ struct StepBatch {
   std::vector<std::vector<value::Kwargs>> kwargs;  //!< by stage index, then by microbatch
   std::vector<c10::IValue> targets;                //!< empty if there is none
   std::vector<value::Kwargs> loss_kwargs;
-  std::vector<double> seeds;  //!< initial gradient of each microbatch's loss
+  std::vector<double> initial_gradients;  //!< of each microbatch's loss
 };
 
 //! The root from which autograd continues when the gradient of an output arrives. The output itself is freed

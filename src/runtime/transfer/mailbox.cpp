@@ -92,13 +92,13 @@ void Mailbox::send(int edge, Direction way, MicrobatchId microbatch, int to) {
   for (std::size_t i = 0; i < meta->tensors.size(); ++i) {
     if (!meta->tensors[i] || meta->tensors[i]->numel() == 0) continue;
     const at::Tensor tensor = flatten_as(*meta->tensors[i], message.leaves[i].toTensor().detach());
-    let_go(group_.isend(tensor, to, tag), tensor.nbytes());
+    release(group_.isend(tensor, to, tag), tensor.nbytes());
   }
 }
 
 // A detached send is freed by the reaper thread when it completes. Waking that thread costs more than a small
 // message, so small sends are detached in batches, when most of them have completed.
-void Mailbox::let_go(comm::Work work, std::size_t bytes) {
+void Mailbox::release(comm::Work work, std::size_t bytes) {
   constexpr std::size_t small = 64 << 10U, many = 32;
   if (bytes > small) return work.detach();
   small_sends_.push_back(std::move(work));

@@ -70,7 +70,7 @@ class Mailbox {
   void receive_meta(Slot& slot, int tag);
   void post_tensors(Slot& slot, int tag);
   void wait_for(Slot& slot, int edge, Direction way, MicrobatchId microbatch);
-  void let_go(comm::Work work, std::size_t bytes);
+  void release(comm::Work work, std::size_t bytes);
 
   const comm::Group& group_;
   const StepShapes& shapes_;

@@ -9,7 +9,7 @@
 namespace penstock::schedule::generators {
 namespace {
 
-constexpr int period = 6;  // F, I and W of two stages, one slot each
+constexpr int kPeriod = 6;  // F, I and W of two stages, one slot each
 
 // Slots of microbatch 0 on a rank: F0, F1, I1, I0.
 using Offsets = std::array<int, 4>;
@@ -29,11 +29,11 @@ ActionList unroll(const ScheduleShape& shape, int rank, const Offsets& offsets) 
   Table table(v_stages(shape, rank), static_cast<std::size_t>(6 * m));
   std::vector<int> pending;  // local stages with a pending W, oldest first
   std::size_t done = 0;
-  const int end = offsets[3] + period * m;
+  const int end = offsets[3] + kPeriod * m;
   for (int slot = 0; slot < end; ++slot) {
     const auto due = [&](int pass) {
       const int since = slot - offsets[static_cast<std::size_t>(pass)];
-      return since >= 0 && since % period == 0 && since / period < m;
+      return since >= 0 && since % kPeriod == 0 && since / kPeriod < m;
     };
     if (due(0)) {
       table.forward(0);
@@ -61,7 +61,7 @@ std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& bl
   for (int rank = 0; rank < shape.ranks; ++rank) {
     orders.push_back(unroll(shape, rank, offsets_of(rank, shape.ranks, block)));
   }
-  return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Everything});
+  return align(orders, Wiring(shape.num_stages()), {shape.microbatches, AlignBy::Everything});
 }
 
 }  // namespace penstock::schedule::generators

@@ -64,7 +64,7 @@ ActionList dual_pipe_v(const ScheduleShape& shape, int rank) {
     table.backward(1);
     table.overlap(1, 0);
   }
-  bool split = false;                   // the second half of the last backwards defers its W
+  bool split = false;                   // the second half of the last backward passes defers its W
   for (int i = 0; i < rank + 1; ++i) {  // nB1B0
     const bool half = i == (rank + 1) / 2;
     if (half && rank % 2 == 1) split = true;

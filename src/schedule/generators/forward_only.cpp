@@ -1,4 +1,4 @@
-// Forward only, for evaluation: each rank runs its forwards depth first, as Interleaved1F1B does.
+// Forward only, for evaluation: each rank runs its forward passes depth first, as Interleaved1F1B does.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/rounds.h"
 #include "schedule/generators/table.h"

@@ -1,4 +1,4 @@
-// GPipe (arXiv 1811.06965): all forwards, then all backwards.
+// GPipe (arXiv 1811.06965): all forward passes, then all backward passes.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 

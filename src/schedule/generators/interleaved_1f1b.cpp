@@ -1,5 +1,6 @@
 // Interleaved 1F1B (arXiv 2104.04473): several stages per rank, assigned round-robin; microbatches run depth
-// first in rounds (rounds.h). Warm-up, then alternating forwards and backwards, then the remaining backwards.
+// first in rounds (rounds.h). Warm-up, then alternating forward and backward passes, then the remaining
+// backward passes.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/rounds.h"
 #include "schedule/generators/table.h"

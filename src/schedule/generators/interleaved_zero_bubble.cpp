@@ -1,5 +1,5 @@
 // Interleaved 1F1B with the backward split into I and W (ZB1P of arXiv 2401.10241 with several stages per
-// rank): half the warm-up of Interleaved1F1B; the W of a microbatch runs `rank` backwards after its I.
+// rank): half the warm-up of Interleaved1F1B; the W of a microbatch runs `rank` backward passes after its I.
 #include "schedule/generators/align.h"
 #include "schedule/generators/generators.h"
 #include "schedule/generators/rounds.h"
@@ -38,8 +38,9 @@ std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape) {
   std::vector<ActionList> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank));
-  // Inserts idle slots before forwards whose input is not ready yet. (Not before I, as in torch.distributed.)
-  return align(orders, Wiring(shape.stages()), {shape.microbatches, AlignBy::Forwards});
+  // Inserts idle slots before forward passes whose input is not ready yet. (Not before I, as in
+  // torch.distributed.)
+  return align(orders, Wiring(shape.num_stages()), {shape.microbatches, AlignBy::Forwards});
 }
 
 }  // namespace penstock::schedule::generators

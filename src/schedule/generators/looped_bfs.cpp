@@ -1,5 +1,5 @@
 // Looped breadth first (arXiv 2211.05953): stages are assigned round-robin. All microbatches pass through a
-// stage before the next stage of the rank starts; the backwards run in the opposite order.
+// stage before the next stage of the rank starts; the backward passes run in the opposite order.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 

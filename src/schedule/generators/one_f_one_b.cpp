@@ -1,6 +1,6 @@
-// 1F1B (PipeDream-Flush, arXiv 2006.09503): ranks - rank forwards, then alternating backwards and forwards,
-// then the remaining backwards. The order is that of the executor in torch.distributed (its table differs and
-// is wrong). At most ranks - rank microbatches are in flight.
+// 1F1B (PipeDream-Flush, arXiv 2006.09503): ranks - rank forward passes, then alternating backward and
+// forward passes, then the remaining backward passes. The order is that of the executor in torch.distributed
+// (its table differs and is wrong). At most ranks - rank microbatches are in flight.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 

@@ -1,7 +1,7 @@
 // ZB2P, the handcrafted ZB-H2 of arXiv 2401.10241: twice the warm-up of ZB1P fills the bubble before the
-// first backward, and each W runs `2 * rank` backwards after its I, which fills the bubble at the end. 2 *
-// ranks - 1 microbatches are in flight on every rank. There is no bubble within a rank's own span if F, I and
-// W take equal time and there are at least that many microbatches.
+// first backward, and each W runs `2 * rank` backward passes after its I, which fills the bubble at the end.
+// 2 * ranks - 1 microbatches are in flight on every rank. There is no bubble within a rank's own span if F, I
+// and W take equal time and there are at least that many microbatches.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 

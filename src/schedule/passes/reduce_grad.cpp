@@ -6,7 +6,7 @@
 namespace penstock::schedule {
 
 Draft add_reduce_grad(Draft draft, const LowerOptions&) {
-  std::vector<int> done(static_cast<std::size_t>(draft.stages()), 0);
+  std::vector<int> done(static_cast<std::size_t>(draft.num_stages()), 0);
   for (ActionList& list : draft.ranks) {
     ActionList result;
     result.reserve(list.size() + 4);

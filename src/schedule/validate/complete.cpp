@@ -22,7 +22,7 @@ class Completeness {
       : subject_(subject), index_(index), yielded_(yielded), findings_(findings) {}
 
   void stages() {
-    for (int stage = 0; stage < subject_.context.placement.stages(); ++stage) {
+    for (int stage = 0; stage < subject_.context.placement.num_stages(); ++stage) {
       const std::string of = "stage " + std::to_string(stage);
       const std::size_t rank = subject_.rank_of(StageId(stage));
       report(rank, of + " has no F of ", missing(FactKind::Output, stage));

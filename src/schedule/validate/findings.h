@@ -28,19 +28,20 @@ class Findings {
 
   void error(std::string where, std::string message) {
     ++count_;
-    if (count_ <= most) list_.push_back({Severity::Error, std::move(where), std::move(message)});
+    if (count_ <= kMaxFindings) list_.push_back({Severity::Error, std::move(where), std::move(message)});
   }
 
   //! Adds the number of findings that were dropped, if any.
   void close() {
-    if (count_ > most)
-      list_.push_back({Severity::Error, "", "and " + std::to_string(count_ - most) + " more"});
+    if (count_ > kMaxFindings)
+      list_.push_back({Severity::Error, "", "and " + std::to_string(count_ - kMaxFindings) + " more"});
   }
 
   std::size_t count() const { return count_; }
 
  private:
-  static constexpr std::size_t most = 1000;  // more are not useful, and a malicious file could exhaust memory
+  static constexpr std::size_t kMaxFindings =
+      1000;  // more are not useful, and a malicious file could exhaust memory
   Diagnostics& list_;
   LocationStyle style_;
   std::size_t count_ = 0;

@@ -42,7 +42,7 @@ class ListChecker {
   ListChecker(const Subject& subject, const FactIndex& index, FactTable& yielded, Verdict& verdict,
               Findings& findings)
       : subject_(subject), index_(index), yielded_(yielded), verdict_(verdict), findings_(findings) {
-    const auto stages = static_cast<std::size_t>(subject.context.placement.stages());
+    const auto stages = static_cast<std::size_t>(subject.context.placement.num_stages());
     verdict_.peak_in_flight.assign(stages, 0);
     verdict_.peak_in_flight_of_rank.assign(subject.ranks.size(), 0);
     in_flight_.assign(stages, 0);
@@ -75,7 +75,7 @@ class ListChecker {
 
  private:
   static std::size_t at(StageId stage) { return stage.index(); }
-  bool in_range(StageId stage) const { return stage.value < subject_.context.placement.stages(); }
+  bool in_range(StageId stage) const { return stage.value < subject_.context.placement.num_stages(); }
   bool compute_level() const { return subject_.context.level == ProgramLevel::Compute; }
 
   void error(std::string message) { findings_.error(findings_.location(rank_, step_), std::move(message)); }
@@ -96,7 +96,7 @@ class ListChecker {
     const ActionContext& context = subject_.context;
     if (!in_range(part.stage())) {
       error(to_string(outer) + " names stage " + number(part.stage().value) + ", but there are only " +
-            number(context.placement.stages()));
+            number(context.placement.num_stages()));
       return false;
     }
     if (part.microbatch().value >= context.microbatches) {

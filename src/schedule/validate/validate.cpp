@@ -15,22 +15,22 @@ bool check_frame(const ActionContext& context, const std::vector<ActionList>& ra
   const Placement& placement = context.placement;
   const std::size_t before = findings.count();
   if (ranks.empty()) findings.error("", "there are no ranks");
-  if (placement.stages() < 1) findings.error("", "there are no stages");
+  if (placement.num_stages() < 1) findings.error("", "there are no stages");
   if (context.microbatches < 1) findings.error("", "there are no microbatches");
   if (static_cast<std::size_t>(placement.ranks()) != ranks.size()) {
     findings.error("", "the placement has " + std::to_string(placement.ranks()) +
                            " ranks, but there are lists for " + std::to_string(ranks.size()));
   }
-  if (context.wiring.stages() != placement.stages()) {
-    findings.error("", "the wiring has " + std::to_string(context.wiring.stages()) +
-                           " stages, but the placement has " + std::to_string(placement.stages()));
+  if (context.wiring.num_stages() != placement.num_stages()) {
+    findings.error("", "the wiring has " + std::to_string(context.wiring.num_stages()) +
+                           " stages, but the placement has " + std::to_string(placement.num_stages()));
   }
   if (findings.count() != before) return false;
   // Rejects huge stage or microbatch numbers in a small file before allocating tables of that size.
-  const double needed = static_cast<double>(placement.stages()) * context.microbatches;
+  const double needed = static_cast<double>(placement.num_stages()) * context.microbatches;
   const auto held = static_cast<double>(action_count(ranks));
   if (needed > 4 * held + 1e6) {
-    findings.error("", std::to_string(placement.stages()) + " stages by " +
+    findings.error("", std::to_string(placement.num_stages()) + " stages by " +
                            std::to_string(context.microbatches) + " microbatches need far more than the " +
                            std::to_string(action_count(ranks)) + " actions in the lists");
   }
@@ -51,8 +51,8 @@ void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Fin
 Verdict run(const ActionContext& context, const std::vector<ActionList>& ranks,
             const ValidateOptions& options) {
   Verdict verdict;
-  for (const SendMode mode : send_modes) {
-    if (!options.mode || *options.mode == mode || context.level == ProgramLevel::Compute)
+  for (const SendMode mode : kSendModes) {
+    if (!options.send_mode || *options.send_mode == mode || context.level == ProgramLevel::Compute)
       verdict.by_mode[static_cast<std::size_t>(mode)].emplace();
   }
   Findings findings(verdict.findings, options.locations);
@@ -70,7 +70,7 @@ Verdict run(const ActionContext& context, const std::vector<ActionList>& ranks,
   findings.close();
   if (!readable || context.level == ProgramLevel::Compute) return verdict;
 
-  for (const SendMode mode : send_modes) {
+  for (const SendMode mode : kSendModes) {
     auto& found = verdict.by_mode[static_cast<std::size_t>(mode)];
     if (!found) continue;
     Findings of_mode(*found, options.locations);
@@ -103,7 +103,7 @@ Verdict validate(const Schedule& schedule, const Wiring& wiring, const ValidateO
 }
 
 Verdict validate(const Schedule& schedule, const ValidateOptions& options) {
-  return validate(schedule, Wiring(schedule.stages()), options);
+  return validate(schedule, Wiring(schedule.num_stages()), options);
 }
 
 Verdict validate(const Draft& draft, const ValidateOptions& options) {

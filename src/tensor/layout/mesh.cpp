@@ -111,7 +111,7 @@ const comm::Group& DeviceMesh::group(int axis) const {
 const comm::Group& DeviceMesh::all() const {
   if (ndim() == 1) return impl_->groups[0];
   if (impl_->all) return *impl_->all;
-  throw UsageError("this sub-mesh has no group of all its ranks", {},
+  throw UsageError("a sub-mesh with several axes has no group that spans all its ranks", {},
                    "construct a mesh from a group of these ranks");
 }
 

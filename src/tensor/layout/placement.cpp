@@ -1,11 +1,16 @@
-// Conversion of placements to text.
+// Construction of placements, and their conversion to text.
 #include "base/text.h"
 
+#include <penstock/base/error.h>
 #include <penstock/tensor/placement.h>
 
 #include <vector>
 
 namespace penstock::tensor {
+
+AxisPlacement::AxisPlacement(Shard s) : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {
+  if (dim_ != s.dim) throw UsageError("a tensor has no dim " + std::to_string(s.dim));
+}
 
 std::string to_string(const AxisPlacement& placement) {
   using Kind = AxisPlacement::Kind;

@@ -145,7 +145,7 @@ void unfolded(const OpCall& call, int axis, Options& options) {
   map_dims(call, axis, options, true, [&](std::int64_t d) { return d == dim ? -1 : d; });
 }
 
-// --- backwards of views, which take the sizes of the input
+// --- backward functions of views, which take the sizes of the input
 
 void slice_backward_options(const OpCall& call, int axis, Options& options) {
   const std::int64_t dim = call.dim_arg(2, call.dims(0));

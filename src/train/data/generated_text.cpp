@@ -15,7 +15,7 @@ class Grammar {
   std::string sentence() {
     const bool plural = chance(2);
     std::string text = noun_phrase(plural, 2) + " " + verb(plural) + " " + noun_phrase(chance(2), 1);
-    if (chance(3)) text += std::string(pick(joins_)) + noun_phrase(plural, 0) + " " + verb(plural);
+    if (chance(3)) text += std::string(pick(kConjunctions)) + noun_phrase(plural, 0) + " " + verb(plural);
     text[0] = static_cast<char>(text[0] - 'a' + 'A');
     return text + (chance(5) ? "!\n" : ".\n");
   }
@@ -28,21 +28,21 @@ class Grammar {
   }
   std::string noun_phrase(bool plural, int depth) {
     std::string text = plural ? "the " : "a ";
-    if (chance(2)) text += std::string(pick(adjectives_)) + " ";
-    text += std::string(pick(nouns_)) + (plural ? "s" : "");
+    if (chance(2)) text += std::string(pick(kAdjectives)) + " ";
+    text += std::string(pick(kNouns)) + (plural ? "s" : "");
     if (depth > 0 && chance(4)) text += " that " + verb(plural) + " " + noun_phrase(chance(2), depth - 1);
     return text;
   }
-  std::string verb(bool plural) { return std::string(pick(verbs_)) + (plural ? "" : "s"); }
+  std::string verb(bool plural) { return std::string(pick(kVerbs)) + (plural ? "" : "s"); }
 
   std::mt19937_64 random_;
-  static constexpr std::array<const char*, 10> nouns_{"king",  "river", "letter", "sailor", "garden",
+  static constexpr std::array<const char*, 10> kNouns{"king",  "river", "letter", "sailor", "garden",
                                                       "storm", "horse", "window", "crown",  "friend"};
-  static constexpr std::array<const char*, 8> verbs_{"follow", "remember", "find",  "keep",
+  static constexpr std::array<const char*, 8> kVerbs{"follow", "remember", "find",  "keep",
                                                      "fear",   "greet",    "leave", "praise"};
-  static constexpr std::array<const char*, 7> adjectives_{"quiet",   "golden", "bitter", "young",
+  static constexpr std::array<const char*, 7> kAdjectives{"quiet",   "golden", "bitter", "young",
                                                           "distant", "broken", "merry"};
-  static constexpr std::array<const char*, 4> joins_{", and ", ", but ", ", while ", ", for "};
+  static constexpr std::array<const char*, 4> kConjunctions{", and ", ", but ", ", while ", ", for "};
 };
 
 }  // namespace

@@ -48,7 +48,7 @@ class InstrumentedStage : public runtime::StageModule {
   std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
 
-  //! Resets the count of forwards and the findings.
+  //! Resets the count of forward passes and the findings.
   void reset();
   //! Finding of the first forward whose output is not finite, else of the first whose input or parameter is
   //! not.

@@ -81,7 +81,7 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
     first = here;
   };
   for (const auto& [index, stage] : assembly.stages) consider(stage->first_bad(), index.value);
-  consider(observer.loss, program.stages());
+  consider(observer.loss, program.num_stages());
   return first;
 }
 
@@ -142,7 +142,7 @@ Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, 
       "reduce the learning rate, use warmup or grad_clip, or use on_nan = skip to skip such updates";
   if (!first)
     return Error(text.str() + ": every forward and its loss are finite, so a backward produced it", {}, hint);
-  return error_of(*first, text.str(), options, assembly.pipeline->program().stages(), hint);
+  return error_of(*first, text.str(), options, assembly.pipeline->program().num_stages(), hint);
 }
 
 }  // namespace penstock::train

@@ -104,8 +104,9 @@ bool has_complete(const std::filesystem::path& directory) {
 
 }  // namespace
 
-CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions& options)
-    : world_(world), options_(options) {
+CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions& options,
+                                     checkpoint::Notes notes)
+    : world_(world), options_(options), notes_(std::move(notes)) {
   const CheckpointOptions& checkpoint_options = options.checkpoint;
   if (!checkpoint_options.directory) return;
   const std::string directory = checkpoint_options.directory->string();
@@ -131,9 +132,9 @@ std::vector<std::string> CheckpointManager::messages() const {
   if (!resume_) return messages_;
   std::vector<std::string> messages = resume_->skipped;
   messages.insert(messages.end(), messages_.begin(), messages_.end());
-  const std::string seed = resume_->checkpoint.note("seed");
-  if (!seed.empty() && seed != std::to_string(options_.seed))
-    messages.push_back("the checkpoint was written with seed " + seed + ", but this run has seed " +
+  const std::optional<std::string> seed = resume_->checkpoint.note("seed");
+  if (seed && *seed != std::to_string(options_.seed))
+    messages.push_back("the checkpoint was written with seed " + *seed + ", but this run has seed " +
                        std::to_string(options_.seed));
   return messages;
 }
@@ -155,14 +156,15 @@ void CheckpointManager::load(const Assembly& assembly) {
 
 Decisions CheckpointManager::decisions() const {
   if (!resume_) return {};
-  Decisions decisions{resume_->checkpoint.note("plan"), {}};
-  if (const std::string split = resume_->checkpoint.note(kSplitNote); !split.empty())
-    decisions.split = parse_model_split(split);
+  Decisions decisions{resume_->checkpoint.note("plan").value_or(""), {}};
+  if (const std::optional<std::string> split = resume_->checkpoint.note(kSplitNote))
+    decisions.split = parse_model_split(*split);
   return decisions;
 }
 
 void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const Decisions& decisions) {
-  checkpoint::Notes notes{{"config", options_.config}, {"seed", std::to_string(options_.seed)}};
+  checkpoint::Notes notes = notes_;
+  notes["seed"] = std::to_string(options_.seed);
   if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
   if (decisions.split) notes[kSplitNote] = to_string(*decisions.split);
   writer_->save(step, pieces_of(assembly), notes);

@@ -25,7 +25,7 @@ class CheckpointManager {
  public:
   //! Finds the checkpoint to resume from, if `resume` is set, or after a restart if there is one. Throws
   //! UsageError if the directory contains checkpoints of another run. Collective.
-  CheckpointManager(const comm::Group& world, const RunOptions& options);
+  CheckpointManager(const comm::Group& world, const RunOptions& options, checkpoint::Notes notes);
 
   //! The last completed step and the stored decisions; 0 and empty for a new run.
   std::int64_t step() const { return resume_ ? resume_->checkpoint.step() : 0; }
@@ -50,6 +50,7 @@ class CheckpointManager {
  private:
   comm::Group world_;
   const RunOptions& options_;
+  checkpoint::Notes notes_;  // of the user
   std::optional<checkpoint::ResumePoint> resume_;
   std::vector<std::string> messages_;  // allowed differences, and why no checkpoints are written
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;

@@ -1,13 +1,10 @@
 // Writes step records as JSON Lines.
 #include "train/loop/log_file.h"
 
+#include "base/io/storage_error.h"
 #include "base/json.h"
-#include "base/text.h"
-
-#include <penstock/base/error.h>
 
 #include <cerrno>
-#include <cstring>
 
 namespace penstock::train {
 namespace {
@@ -53,13 +50,13 @@ LogFile::LogFile(const std::optional<std::filesystem::path>& path, std::int64_t 
   const std::string kept = lines_before(*path, first);
   file_.open(*path, std::ios::trunc);
   file_ << kept << std::flush;
-  if (!file_) throw UsageError("cannot write " + quote(path->string(), 200) + ": " + std::strerror(errno));
+  if (!file_) throw_storage_error("write", *path, errno);
 }
 
 void LogFile::write(const StepRecord& record) {
   if (!path_) return;
   file_ << to_json(record) << '\n' << std::flush;
-  if (!file_) throw Error("cannot write " + quote(path_->string(), 200) + ": " + std::strerror(errno));
+  if (!file_) throw_storage_error("write", *path_, errno);
 }
 
 }  // namespace penstock::train

@@ -1,9 +1,8 @@
 // Gathers times and sizes from all ranks.
 #include "train/loop/measure.h"
 
-#include "base/text.h"
+#include "base/io/storage_error.h"
 
-#include <penstock/base/error.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/runtime/stage_profile.h>
 #include <penstock/view/drawing.h>
@@ -14,7 +13,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -127,14 +125,14 @@ std::string cost_file(const plan::Costs& costs, int microbatches, const std::str
 
 std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
                           const plan::Costs& costs) {
-  view::Drawing drawing = view::draw(simulate(program, costs), /*seconds=*/true);
+  view::Drawing drawing = view::draw(simulate(program, costs), view::TimeUnit::Seconds);
   drawing.title = program.name() + ": a measured step next to its prediction";
   add_panel(drawing, measured);
   return to_html(drawing);
 }
 
 std::string timeline_trace(const schedule::Timeline& measured) {
-  return to_trace(view::draw(std::vector<schedule::Timeline>{measured}, /*seconds=*/true));
+  return to_trace(view::draw(std::vector<schedule::Timeline>{measured}, view::TimeUnit::Seconds));
 }
 
 std::uint64_t peak_resident_bytes() {
@@ -149,7 +147,7 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (!file) throw Error("cannot write " + quote(path.string(), 200) + ": " + std::strerror(errno));
+  if (!file) throw_storage_error("write", path, errno);
 }
 
 }  // namespace penstock::train

@@ -32,8 +32,8 @@ struct StageBytes {
 std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
                                      const std::map<StageId, StageBytes>& local);
 
-//! Returns the mean times of each stage over the timelines. If only full backwards were measured, each half
-//! counts as half of one; if only halves were measured, a full backward counts as their sum.
+//! Returns the mean times of each stage over the timelines. If only full backward passes were measured, each
+//! half counts as half of one; if only halves were measured, a full backward pass counts as their sum.
 plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
                            const std::vector<StageBytes>& bytes);
 

@@ -61,7 +61,7 @@ class Run {
         mesh_(checked_mesh(world, options)),
         reduction_(model.reduction()),
         progress_{.hook = extras.hook},
-        checkpoints_(mesh_.all(), options_),
+        checkpoints_(mesh_.all(), options_, extras.notes),
         reports_(world.rank().value == 0) {}
 
   RunResult run() {
@@ -83,8 +83,7 @@ class Run {
       } catch (const UsageError&) {
         throw;
       } catch (const Error& error) {
-        std::throw_with_nested(Error("step " + std::to_string(progress_.step) + ": " + error.message(),
-                                     error.context(), error.hint()));
+        std::throw_with_nested(RunError(progress_.step, error));
       }
     }
     progress_.step = options_.steps;
@@ -111,7 +110,7 @@ class Run {
     first_step_ = checkpoints_.step() + 1;
     // A restart must repeat the decisions even before the first checkpoint is due.
     if (checkpoints_.enabled() && !decisions_.empty() && first_step_ == 1) save(0);
-    result_.plan = decisions_.plan;
+    if (!decisions_.plan.empty()) result_.plan = decisions_.plan;
   }
 
   // Rank 0 takes a measured split from the checkpoint, or measures it, and broadcasts it. Every rank computes
@@ -122,7 +121,7 @@ class Run {
     std::string text;
     if (world.rank() == 0) {
       std::optional<ModelSplit> split = checkpoints_.decisions().split;
-      if (!split || split->stages() != stages) {
+      if (!split || split->num_stages() != stages) {
         const Rows all = rows_of(options_, 0, 0);
         const std::int64_t rows =
             value::chunk_sizes(all.end - all.begin, options_.parallel.microbatches).front();
@@ -144,7 +143,7 @@ class Run {
       schedule::Schedule plan = read_plan(stored);
       if (plan.placement.ranks() == parallel_options.pp &&
           plan.microbatches == parallel_options.microbatches &&
-          plan.stages() == num_stages(parallel_options)) {
+          plan.num_stages() == num_stages(parallel_options)) {
         decisions_.plan = stored;
         return plan;
       }
@@ -189,7 +188,7 @@ class Run {
 
   RunInfo info() const {
     const schedule::Program& program = assembly_.pipeline->program();
-    return {model_.summary(), program.name(), program.stages(), first_step_, options_.steps};
+    return {model_.summary(), program.name(), program.num_stages(), first_step_, options_.steps};
   }
 
   StepRecord step() {
@@ -306,7 +305,7 @@ class Run {
     for (const schedule::Timeline& one : timelines_) gathered.push_back(gather_timeline(pipeline, one));
     const schedule::Program& program = assembly_.pipeline->program();
     const plan::Costs costs =
-        measured_costs(gathered, gather_bytes(pipeline, program.stages(), assembly_.bytes()));
+        measured_costs(gathered, gather_bytes(pipeline, program.num_stages(), assembly_.bytes()));
     if (!reports_) return;
     if (options_.timeline) write_file(*options_.timeline, timeline_page(program, gathered.back(), costs));
     if (options_.trace) write_file(*options_.trace, timeline_trace(gathered.back()));

@@ -1,10 +1,10 @@
 // Implements the model interface for exported models.
 #include "base/text.h"
+#include "parallel/graph/require_parallel_plan.h"
 #include "train/model/tensor_parallel.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>
-#include <penstock/parallel/find_parallel_plan.h>
 #include <penstock/train/model.h>
 #include <penstock/value/tree.h>
 
@@ -231,8 +231,8 @@ class ArchivedModel : public Model {
 
   ModelSplit split_at_points(int stages) const {
     ModelSplit split{archive_->pipe(options().split).split_positions()};
-    if (split.stages() == stages) return split;
-    throw UsageError("the split points make " + std::to_string(split.stages()) +
+    if (split.num_stages() == stages) return split;
+    throw UsageError("the split points make " + std::to_string(split.num_stages()) +
                          " stages, but the schedule needs " + std::to_string(stages),
                      {},
                      "give " + std::to_string(stages - 1) + (stages == 2 ? " split point" : " split points") +

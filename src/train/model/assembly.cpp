@@ -18,9 +18,9 @@ namespace {
 
 // Calls the hook before each action.
 runtime::ActionFunction hooked_action(const Progress& progress) {
-  return [&progress](const schedule::Action& action, const std::function<void()>& usual) {
+  return [&progress](const schedule::Action& action, const std::function<void()>& run_default) {
     progress.hook->on_action(action, {progress.step, progress.stages});
-    usual();
+    run_default();
   };
 }
 
@@ -42,11 +42,16 @@ std::vector<value::NamedTensor> distinct_parameters(
 
 std::map<StageId, StageBytes> Assembly::bytes() const {
   std::map<StageId, StageBytes> all;
+  const std::vector<value::NamedTensor>& trained = optimizer->parameters();
+  const std::vector<Optimizer::State> states = optimizer->states();
   for (const auto& [index, stage] : stages) {
     StageBytes bytes{.output = stage->output_bytes(), .kept = stage->kept_bytes()};
-    for (const value::NamedTensor& item : stage->parameters())
+    for (const value::NamedTensor& item : stage->parameters()) {
       bytes.parameters += local_shard(item.tensor).nbytes();
-    bytes.optimizer = bytes.parameters * optimizer->states().size();
+      for (std::size_t i = 0; i < trained.size(); ++i)
+        if (trained[i].tensor.is_same(item.tensor))
+          for (const Optimizer::State& kind : states) bytes.optimizer += kind.tensors[i].tensor.nbytes();
+    }
     all[index] = bytes;
   }
   return all;
@@ -81,7 +86,7 @@ schedule::Schedule schedule_of(const ParallelOptions& options, schedule::Schedul
 
 int num_stages(const ParallelOptions& options) {
   if (is_auto(options)) return options.pp * options.stages_per_rank.value_or(1);
-  return checked_shape(options, std::get<schedule::ScheduleKind>(options.schedule)).stages();
+  return checked_shape(options, std::get<schedule::ScheduleKind>(options.schedule)).num_stages();
 }
 
 namespace {
@@ -135,7 +140,7 @@ Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const Mode
     const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
     assembly.stages[stage] = instrumented;
     progress.stages[stage] = instrumented;
-    stages.emplace_back(instrumented, stage, schedule.stages(), at::kCPU, pipeline_group,
+    stages.emplace_back(instrumented, stage, schedule.num_stages(), at::kCPU, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
   runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);

@@ -40,7 +40,7 @@ schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& mo
     const runtime::StepResult result = trial.pipeline->step({batch.args, batch.kwargs, batch.target});
     if (i > 0) timelines.push_back(gather_timeline(mesh.group("pp"), result.timeline));
   }
-  const int stages = trial.pipeline->program().stages();
+  const int stages = trial.pipeline->program().num_stages();
   const plan::Costs costs = measured_costs(timelines, gather_bytes(mesh.group("pp"), stages, trial.bytes()));
   progress.stages.clear();
   // Measured times differ between replicas, so world rank 0 decides for all.

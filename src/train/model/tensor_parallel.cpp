@@ -16,9 +16,23 @@
 namespace penstock::train {
 namespace {
 
+bool is_shared(const std::string& name, const std::vector<runtime::SharedParameter>& shared) {
+  return std::any_of(shared.begin(), shared.end(), [&](const runtime::SharedParameter& one) {
+    return std::any_of(one.begin(), one.end(),
+                       [&](const runtime::ParameterLocation& location) { return location.name == name; });
+  });
+}
+
+[[noreturn]] void refuse_shared(const std::string& name) {
+  throw UsageError("parameter " + quote(name) + " is held by several stages and cannot be sharded", {},
+                   "leave its module out of the tensor-parallel plan, or use 1 pipeline rank");
+}
+
+}  // namespace
+
 // Megatron's layout: two all-reduces per block in each of forward and backward. The token embedding and the
 // head, tied or not, are sharded by vocabulary, so the logits are sharded by classes.
-parallel::ParallelPlan plan_for(const torch::nn::Module& module) {
+parallel::ParallelPlan gpt_tensor_plan(const torch::nn::Module& module) {
   const std::vector<std::pair<std::string, parallel::ParallelStyle>> styles = {
       {"attention.query", parallel::ColwiseParallel()}, {"attention.key", parallel::ColwiseParallel()},
       {"attention.value", parallel::ColwiseParallel()}, {"attention.out", parallel::RowwiseParallel()},
@@ -35,24 +49,10 @@ parallel::ParallelPlan plan_for(const torch::nn::Module& module) {
   return plan;
 }
 
-bool is_shared(const std::string& name, const std::vector<runtime::SharedParameter>& shared) {
-  return std::any_of(shared.begin(), shared.end(), [&](const runtime::SharedParameter& one) {
-    return std::any_of(one.begin(), one.end(),
-                       [&](const runtime::ParameterLocation& location) { return location.name == name; });
-  });
-}
-
-[[noreturn]] void refuse_shared(const std::string& name) {
-  throw UsageError("parameter " + quote(name) + " is held by several stages and cannot be sharded", {},
-                   "leave its module out of the tensor-parallel plan, or use 1 pipeline rank");
-}
-
-}  // namespace
-
 std::shared_ptr<runtime::StageModule> tensor_parallel_stage(const std::shared_ptr<torch::nn::Module>& owner,
                                                             const runtime::StageFunction& forward,
                                                             const comm::Group& group, StageOutput output) {
-  const parallel::ParallelPlan plan = plan_for(*owner);
+  const parallel::ParallelPlan plan = gpt_tensor_plan(*owner);
   if (!plan.empty())
     parallel::parallelize_module(*owner, tensor::DeviceMesh(group, {group.size()}, {"tp"}), plan);
   if (output == StageOutput::Sharded) return runtime::make_stage_module(owner, forward);

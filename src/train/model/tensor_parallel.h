@@ -19,6 +19,9 @@ std::shared_ptr<runtime::StageModule> tensor_parallel_stage(const std::shared_pt
                                                             const runtime::StageFunction& forward,
                                                             const comm::Group& group, StageOutput output);
 
+//! The tensor-parallel plan of a GPT or a part of it.
+parallel::ParallelPlan gpt_tensor_plan(const torch::nn::Module& module);
+
 //! Shards a stage of an exported model over the group according to the plan of the model. Outputs are full
 //! tensors. Throws UsageError for a sharded parameter that other stages also hold.
 void shard_graph_stage(graph::GraphModule& module, const parallel::ParallelPlan& plan,

@@ -1,5 +1,5 @@
-// Recomputation and the deferred linear: bitwise equal to autograd, with full and split backwards, alone and
-// combined.
+// Recomputation and the deferred linear: bitwise equal to autograd, with full and split backward passes,
+// alone and combined.
 #include "runtime/support/split_check.h"
 
 #include <penstock/runtime/deferred_linear.h>

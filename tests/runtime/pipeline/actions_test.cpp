@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Usual = std::function<void()>;
+using DefaultAction = std::function<void()>;
 
 constexpr int kActionMicrobatches = 4;
 constexpr int kActionRows = 8;
@@ -38,21 +38,21 @@ TEST(RuntimeReplacedActions, SeeMicrobatchesAndLossesOfStep) {
     const bool last = world.rank().value == 1;
     int forwards = 0;
     runtime::PipelineOptions options = options_for(mlp(), 2);
-    options.custom[schedule::ActionKind::Forward] = [&](const schedule::Action& action, const Usual& usual,
-                                                        const runtime::StepView& view) {
-      const auto m = action.microbatch().index();
-      if (last) {
-        CHECK_THAT(view.args.empty());
-        CHECK_TENSORS(view.targets[m].toTensor(), targets[m]);
-        CHECK_THAT(!view.losses[m].defined());
-      } else {
-        CHECK_TENSORS(view.args[m][0].toTensor(), inputs[m]);
-        CHECK_THAT(view.targets.empty());
-      }
-      usual();
-      if (last) CHECK_THAT(view.losses[m].defined());
-      ++forwards;
-    };
+    options.custom[schedule::ActionKind::Forward] =
+        [&](const schedule::Action& action, const DefaultAction& run_default, const runtime::StepView& view) {
+          const auto m = action.microbatch().index();
+          if (last) {
+            CHECK_THAT(view.args.empty());
+            CHECK_TENSORS(view.targets[m].toTensor(), targets[m]);
+            CHECK_THAT(!view.losses[m].defined());
+          } else {
+            CHECK_TENSORS(view.args[m][0].toTensor(), inputs[m]);
+            CHECK_THAT(view.targets.empty());
+          }
+          run_default();
+          if (last) CHECK_THAT(view.losses[m].defined());
+          ++forwards;
+        };
     make_named(world, options).step(batch);
     CHECK_SAME(forwards, kActionMicrobatches);
   });
@@ -77,7 +77,7 @@ std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& f
 }
 
 TEST(RuntimeReplacedActions, OmittingDefaultBreaksDependencyCheck) {
-  const runtime::ActionFunction nothing = [](const schedule::Action&, const Usual&) {};
+  const runtime::ActionFunction nothing = [](const schedule::Action&, const DefaultAction&) {};
   EXPECT_THAT(error_of(schedule::ActionKind::Forward, nothing),
               AllOf(HasSubstr("before the forward of stage 1"), HasSubstr("1B0")));
   EXPECT_THAT(error_of(schedule::ActionKind::RecvForward, nothing),
@@ -91,9 +91,9 @@ TEST(RuntimeReplacedActions, OmittingDefaultBreaksDependencyCheck) {
 }
 
 TEST(RuntimeReplacedActions, CallingDefaultTwiceIsRejected) {
-  const runtime::ActionFunction twice = [](const schedule::Action&, const Usual& usual) {
-    usual();
-    usual();
+  const runtime::ActionFunction twice = [](const schedule::Action&, const DefaultAction& run_default) {
+    run_default();
+    run_default();
   };
   EXPECT_THAT(error_of(schedule::ActionKind::Forward, twice),
               AllOf(HasSubstr("second time"), HasSubstr("1F0")));

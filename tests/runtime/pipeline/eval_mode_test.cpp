@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <optional>
+
 namespace penstock::test {
 namespace {
 
@@ -115,6 +117,48 @@ TEST(RuntimeEvalMode, IsRestoredIfForwardThrows) {
     CHECK_THAT(as_the_user_left_it(layer));
     layer->throws = false;
     CHECK_SAME(pipeline.eval({layer_batch()}).outputs.toTensor().size(0), kLayerRows);
+  });
+}
+
+// Returns its input. It cannot enter the mode `refused`.
+struct RefusingStage : runtime::StageModule {
+  runtime::StageResult forward(const value::Args& args, const value::Kwargs&) override { return args[0]; }
+  std::vector<value::NamedTensor> parameters() const override { return {}; }
+  std::vector<value::NamedTensor> buffers() const override { return {}; }
+  void to(at::Device) override {}
+  void train(bool on) override {
+    if (refused == on) throw std::runtime_error("refused on purpose");
+    training = on;
+  }
+  bool is_training() const override { return training; }
+  std::optional<bool> refused;
+  bool training = true;
+};
+
+TEST(RuntimeEvalMode, IsRestoredForOtherStagesIfOneRefuses) {
+  comm::run_thread_ranks(1, [](comm::World& world) {
+    std::vector<std::shared_ptr<RefusingStage>> modules;
+    std::vector<runtime::PipelineStage> stages;
+    for (int stage = 0; stage < 3; ++stage) {
+      modules.push_back(std::make_shared<RefusingStage>());
+      stages.emplace_back(std::shared_ptr<runtime::StageModule>(modules.back()), StageId(stage), 3, at::kCPU,
+                          world.group());
+    }
+    runtime::PipelineSchedule pipeline(std::move(stages), "LoopedBFS", kChunks);
+    // The result of a completed evaluation is not lost because a stage cannot return to training.
+    modules[1]->refused = true;
+    CHECK_THAT(at::equal(pipeline.eval({layer_batch()}).outputs.toTensor(), layer_batch()));
+    CHECK_THAT(modules[0]->training && !modules[1]->training && modules[2]->training);
+    // A stage that cannot enter evaluation mode fails the call.
+    modules[1]->refused = false;
+    bool thrown = false;
+    try {
+      pipeline.eval({layer_batch()});
+    } catch (const std::exception&) {
+      thrown = true;
+    }
+    CHECK_THAT(thrown);
+    CHECK_THAT(modules[0]->training && modules[2]->training);
   });
 }
 

@@ -2,6 +2,7 @@
 // gradients the caller wants, and all kinds of losses.
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -18,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr int kMicrobatches = 4;
+constexpr int kInputMicrobatches = 4;
 
 at::Tensor numbers(std::int64_t rows, double scale = 1, std::int64_t columns = 3) {
   return torch::arange(rows * columns, torch::kFloat).reshape({rows, columns}).mul(scale).sin();
@@ -86,7 +87,7 @@ TEST(RuntimeInputGradients, AreSetForPositionalAndKeywordArguments) {
         const Scaled module(rank);
         runtime::PipelineOptions options = mse_options();
         options.input_grads = returned;
-        runtime::PipelineSchedule pipeline(scaled_stage(world, module), name, kMicrobatches, options);
+        runtime::PipelineSchedule pipeline(scaled_stage(world, module), name, kInputMicrobatches, options);
         const Given given;
         const runtime::StepResult result = pipeline.step(given.input(rank));
         pipeline.step(given.input(rank));  // accumulates
@@ -121,7 +122,7 @@ TEST(RuntimeInputGradients, PropagateIntoCallersGraph) {
   const Dense dense(true);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
-    runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kMicrobatches,
+    runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kInputMicrobatches,
                                        mse_options());
     Given given;
     given.x = given.base.exp();  // its backward can run only once, because it saves its result
@@ -135,7 +136,8 @@ TEST(RuntimeInputGradients, AreAbsentInEval) {
     const int rank = world.rank().value;
     runtime::PipelineOptions options = mse_options();
     options.input_grads = true;
-    runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kMicrobatches, options);
+    runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kInputMicrobatches,
+                                       options);
     const Given given;
     const runtime::StepResult result = pipeline.eval(given.input(rank));
     CHECK_THAT(result.input_grads.empty() && result.kwarg_grads.empty());
@@ -169,14 +171,14 @@ TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
     const Scaled module(rank);
     runtime::PipelineOptions options = mse_options();
     options.input_grads = true;
-    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kMicrobatches, options);
+    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kInputMicrobatches, options);
     const Given given;
     const runtime::Microbatches split = microbatches_of(given.input(rank));
     const runtime::StepResult result = pipeline.step(split);
     CHECK_CLOSE(module->weight.grad(), (rank == 0 ? dense.first : dense.second)->weight.grad(), 1e-5, 1e-6);
     if (rank == 1) {
       CHECK_CLOSE(result.loss, dense.loss.detach(), 1e-5, 1e-6);
-      CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
+      CHECK_SAME(result.losses.size(), std::size_t{kInputMicrobatches});
       CHECK_SAME(result.outputs.toTensor().size(0), 10);
       return;
     }
@@ -192,15 +194,15 @@ TEST(RuntimePreSplitMicrobatches, AreBitwiseEqualToLibrarySplit) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     const int rank = world.rank().value;
     const Scaled unsplit(rank), parts(rank);
-    runtime::PipelineSchedule one(scaled_stage(world, unsplit), "GPipe", kMicrobatches, mse_options());
-    runtime::PipelineSchedule other(scaled_stage(world, parts), "GPipe", kMicrobatches, mse_options());
+    runtime::PipelineSchedule one(scaled_stage(world, unsplit), "GPipe", kInputMicrobatches, mse_options());
+    runtime::PipelineSchedule other(scaled_stage(world, parts), "GPipe", kInputMicrobatches, mse_options());
     runtime::StepInput input{{numbers(10)}, {}, numbers(10, 5)};
     input.kwargs["scale"] = numbers(10, 2);
     const value::Chunks chunks =
-        value::split_args_kwargs_into_chunks(input.args, input.kwargs, kMicrobatches);
+        value::split_args_kwargs_into_chunks(input.args, input.kwargs, kInputMicrobatches);
     runtime::Microbatches split{.args = chunks.args,
                                 .kwargs = chunks.kwargs,
-                                .targets = value::split_tree(input.target, kMicrobatches, "target")};
+                                .targets = value::split_tree(input.target, kInputMicrobatches, "target")};
     const runtime::StepResult expected = one.step(input), result = other.step(split);
     CHECK_TENSORS(parts->weight.grad(), unsplit->weight.grad());
     if (rank == 1) CHECK_TENSORS(result.outputs.toTensor(), expected.outputs.toTensor());
@@ -223,9 +225,10 @@ TEST(RuntimePreSplitMicrobatches, WithoutRowsHaveNoWeight) {
     runtime::Microbatches split, full;
     for (const at::Tensor& rows : x.split_with_sizes(sizes)) split.args.push_back({rows});
     for (const at::Tensor& rows : target.split_with_sizes(sizes)) split.targets.emplace_back(rows);
-    split.kwargs.assign(kMicrobatches, scale);
+    split.kwargs.assign(kInputMicrobatches, scale);
     full = {.args = {{x}}, .kwargs = {scale}, .targets = {target}};
-    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kMicrobatches, mse_options());
+    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kInputMicrobatches,
+                                       mse_options());
     runtime::PipelineSchedule one(scaled_stage(world, dense), "1F1B", 1, mse_options());
     const runtime::StepResult result = pipeline.step(split), expected = one.step(full);
     CHECK_CLOSE(module->weight.grad(), dense->weight.grad(), 1e-5, 1e-6);
@@ -239,7 +242,7 @@ TEST(RuntimePreSplitMicrobatches, MustMatchScheduleMicrobatchCount) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(0)), "1F1B",
-                                                             kMicrobatches, mse_options());
+                                                             kInputMicrobatches, mse_options());
                           runtime::Microbatches split = microbatches_of(Given().input(world.rank().value));
                           if (world.rank().value == 0) split.args.pop_back();
                           pipeline.step(split);
@@ -261,14 +264,14 @@ TEST(RuntimeRowCounts, MayDifferWithChunkSpec) {
                                        world.group());
     runtime::PipelineOptions options;
     options.args_spec = value::ChunkSpec::dims({0, 0});
-    const at::Tensor result = runtime::ForwardOnly(stage, 2, options).step({x, y}).outputs.toTensor();
+    const at::Tensor result = runtime::ScheduleForwardOnly(stage, 2, options).step({x, y}).outputs.toTensor();
     CHECK_TENSORS(result, x + y.view({128, 2, 3}).sum(1));
   });
   EXPECT_THAT(errors_of(1,
                         [&](comm::World& world) {
                           const runtime::PipelineStage stage(runtime::make_stage_module(nullptr, forward),
                                                              StageId(0), 1, at::kCPU, world.group());
-                          runtime::ForwardOnly(stage, 2).step({x, y});
+                          runtime::ScheduleForwardOnly(stage, 2).step({x, y});
                         }),
               Each(AllOf(HasSubstr("args[1] has 256 rows"), HasSubstr("chunk spec"))));
 }
@@ -278,7 +281,7 @@ TEST(RuntimeLosses, LossIsRequiredOnlyWithBackward) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
     const Scaled module(rank);
-    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kMicrobatches);
+    runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kInputMicrobatches);
     const Given given;
     try {
       pipeline.step(given.input(rank));
@@ -288,7 +291,7 @@ TEST(RuntimeLosses, LossIsRequiredOnlyWithBackward) {
     // The error was raised before anything ran: the pipeline still works.
     const runtime::StepResult evaluated = pipeline.eval(given.input(rank));
     const runtime::StepResult forward =
-        runtime::ForwardOnly(scaled_stage(world, module), kMicrobatches).step(given.input(rank));
+        runtime::ScheduleForwardOnly(scaled_stage(world, module), kInputMicrobatches).step(given.input(rank));
     if (rank == 1) CHECK_TENSORS(evaluated.outputs.toTensor(), forward.outputs.toTensor());
     CHECK_THAT(evaluated.losses.empty() && !forward.loss.defined());
   });
@@ -342,7 +345,7 @@ TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
     if (rank == 1) pipeline.step({});
     if (rank == 2) pipeline.step({}, numbers(4));
     rank == 0 ? pipeline.eval({numbers(4)}) : pipeline.eval({});
-    rank == 0 ? pipeline.eval({numbers(4)}) : pipeline.eval();
+    rank == 0 ? pipeline.eval({numbers(4)}) : pipeline.eval({});
   });
 }
 
@@ -380,21 +383,26 @@ TEST(RuntimeNamedParameters, AcceptKeywordArgumentsForPlainForward) {
                   ->forward({x, scale, shift}, {})
                   .output.toTensor()
                   .equal(module->forward(x, scale, shift)));  // a forward that is const
-  const auto refusal = [&](const std::function<void()>& call) -> std::string {
-    try {
-      call();
-    } catch (const UsageError& e) {
-      return e.what();
-    }
-    return "not refused";
-  };
-  EXPECT_THAT(refusal([&] { run({x}, {{"shift", shift}}); }), HasSubstr("needs the argument 'scale'"));
-  EXPECT_THAT(refusal([&] { run({x}, {{"x", x}, {"scale", scale}}); }), HasSubstr("by position and by name"));
-  EXPECT_THAT(refusal([&] { run({x}, {{"scale", scale}, {"mask", x}}); }), HasSubstr("'mask'"));
-  EXPECT_THAT(refusal([&] { run({x, x, x, x}, {}); }), HasSubstr("takes 3 arguments"));
-  EXPECT_THAT(refusal([&] { runtime::make_stage_module(module, {"x"}); }), HasSubstr("3 parameters"));
-  EXPECT_THAT(refusal([&] { runtime::make_stage_module(module, {"x", "y", "y"}); }), HasSubstr("same name"));
-  EXPECT_THAT(refusal([&] {
+  EXPECT_THAT(error_message<UsageError>([&] {
+                run({x}, {{"shift", shift}});
+              }),
+              HasSubstr("needs the argument 'scale'"));
+  EXPECT_THAT(error_message<UsageError>([&] {
+                run({x}, {{"x", x}, {"scale", scale}});
+              }),
+              HasSubstr("both positionally and by keyword"));
+  EXPECT_THAT(error_message<UsageError>([&] {
+                run({x}, {{"scale", scale}, {"mask", x}});
+              }),
+              HasSubstr("'mask'"));
+  EXPECT_THAT(error_message<UsageError>([&] { run({x, x, x, x}, {}); }), HasSubstr("takes 3 arguments"));
+  EXPECT_THAT(error_message<UsageError>([&] { runtime::make_stage_module(module, {"x"}); }),
+              HasSubstr("3 parameters"));
+  EXPECT_THAT(error_message<UsageError>([&] {
+                runtime::make_stage_module(module, {"x", "y", "y"});
+              }),
+              HasSubstr("same name"));
+  EXPECT_THAT(error_message<UsageError>([&] {
                 runtime::make_stage_module(module)->forward({x, scale, shift}, {{"a", x}});
               }),
               HasSubstr("make_stage_module(module, {"));

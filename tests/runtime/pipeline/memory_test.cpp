@@ -38,21 +38,21 @@ TEST(RuntimeBufferPool, ReusesBufferOnceReleased) {
   EXPECT_EQ(pool.bytes(), 0U);
 }
 
-using Alive = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The maximum number of inputs of the last stage that are alive when one of its forwards runs.
+// The maximum number of inputs of the last stage that are alive when one of its forward passes runs.
 int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promised) {
   int most = 0;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const PipelineModel model = mlp();
     auto module = model.make(2)[world.rank().index()];
-    std::vector<Alive> seen;
+    std::vector<WeakTensor> seen;
     if (world.rank().value == 1) {
       module = runtime::make_stage_module(
           nullptr, [&seen, &most, inner = module](const value::Args& args, const value::Kwargs& kwargs) {
             seen.emplace_back(args[0].toTensor().getIntrusivePtr());
             int alive = 0;
-            for (const Alive& input : seen) alive += input.expired() ? 0 : 1;
+            for (const WeakTensor& input : seen) alive += input.expired() ? 0 : 1;
             most = std::max(most, alive);
             return inner->forward(args, kwargs);
           });
@@ -100,11 +100,11 @@ TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
       bool first = true;
       if (rank == 0) {
         options.custom[schedule::ActionKind::Backward] = [&](const schedule::Action&,
-                                                             const std::function<void()>& usual) {
+                                                             const std::function<void()>& run_default) {
           const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
           while (first && alive() > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
           if (std::exchange(first, false)) CHECK_SAME(alive(), 0);
-          usual();
+          run_default();
         };
       }
       runtime::PipelineSchedule pipeline(

@@ -35,7 +35,7 @@ runtime::LossFunction squares() {
 }
 
 // The errors of two ranks for a batch that cannot be split; it is a ShapeError on the rank where it occurs.
-std::vector<std::string> refusals(const runtime::StepInput& batch) {
+std::vector<std::string> split_errors(const runtime::StepInput& batch) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     std::string& text = texts[world.rank().index()];
@@ -54,15 +54,16 @@ std::vector<std::string> refusals(const runtime::StepInput& batch) {
 
 TEST(RuntimeBatches, UnsplittableBatchErrorNamesTensorDimSizesAndCount) {
   // Fewer rows than microbatches: each rank reports its own input, or the error of the other rank.
-  EXPECT_THAT(refusals(mlp().batch(3)),
+  EXPECT_THAT(split_errors(mlp().batch(3)),
               Each(AllOf(HasSubstr("4 microbatches"), HasSubstr("has only 3 rows in dim 0 (shape [3, 6])"))));
   runtime::StepInput two = mlp().batch(8);
   two.args.emplace_back(at::ones({2, 10}));
-  EXPECT_THAT(refusals(two), Each(AllOf(HasSubstr("args[1] has only 2 rows in dim 0 (shape [2, 10])"),
-                                        HasSubstr("4 microbatches"))));
+  EXPECT_THAT(split_errors(two), Each(AllOf(HasSubstr("args[1] has only 2 rows in dim 0 (shape [2, 10])"),
+                                            HasSubstr("4 microbatches"))));
   two.args[1] = at::ones({10});
-  EXPECT_THAT(refusals(two), Each(HasSubstr("args[1] has 10 rows in dim 0 (shape [10]), which disagrees with "
-                                            "args[0] with 8 rows in dim 0 (shape [8, 6])")));
+  EXPECT_THAT(split_errors(two),
+              Each(HasSubstr("args[1] has 10 rows in dim 0 (shape [10]), which disagrees with "
+                             "args[0] with 8 rows in dim 0 (shape [8, 6])")));
 }
 
 // A user-defined type with rows, like the block masks of the reference.
@@ -104,7 +105,7 @@ TEST(RuntimeBatches, SplitRegisteredUserTypes) {
     batch.stage_kwargs[StageId(1)]["mask"] = row_mask(mask + 1);
     for (int step = 0; step < 2; ++step) {
       const runtime::StepResult result =
-          runtime::ForwardOnly(own_stage(world, nullptr, masked), kParts).step(batch);
+          runtime::ScheduleForwardOnly(own_stage(world, nullptr, masked), kParts).step(batch);
       if (world.rank().value == 1) CHECK_TENSORS(result.outputs.toTensor(), x * mask * (mask + 1));
     }
   });
@@ -160,15 +161,15 @@ TEST(RuntimeValues, NestedTreesPassForwardAndGradientsReturn) {
   }
 }
 
-constexpr std::int64_t ignored = -100;
+constexpr std::int64_t kIgnored = -100;
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& t) {
-  return at::cross_entropy_loss(logits, t, {}, at::Reduction::Mean, ignored);
+  return at::cross_entropy_loss(logits, t, {}, at::Reduction::Mean, kIgnored);
 }
 
 // As users write it: without a valid label, both the loss and its gradient are NaN.
 at::Tensor masked_mean(const at::Tensor& logits, const at::Tensor& t) {
-  const at::Tensor valid = t.ne(ignored), picked = at::where(valid, t, at::zeros_like(t));
+  const at::Tensor valid = t.ne(kIgnored), picked = at::where(valid, t, at::zeros_like(t));
   const at::Tensor each = -at::log_softmax(logits, 1).gather(1, picked.unsqueeze(1)).squeeze(1);
   return (each * valid).sum() / valid.sum();
 }
@@ -178,7 +179,7 @@ at::Tensor masked_mean(const at::Tensor& logits, const at::Tensor& t) {
 TEST(RuntimeLosses, AreWeightedByValidTokens) {
   const at::Tensor x = at::randn({10, 6});
   at::Tensor target = at::arange(10).remainder(6);
-  for (const std::int64_t row : {1, 2, 4, 8}) target[row] = ignored;
+  for (const std::int64_t row : {1, 2, 4, 8}) target[row] = kIgnored;
   const PipelineModel model = skip_net();
   const auto modules = model.make(2);
   const runtime::StageResult hidden = modules[0]->forward({x}, {});
@@ -210,7 +211,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
   const at::Tensor x = at::randn({12, 6});
   at::Tensor target = at::arange(12).remainder(6);
   for (const std::int64_t row : {0, 1, 2, 5, 8, 9, 10, 11})
-    target[row] = ignored;  // 4 valid, all above row 2
+    target[row] = kIgnored;  // 4 valid, all above row 2
   for (const auto& loss : {cross_entropy, masked_mean}) {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::InterleavedZeroBubble}) {
@@ -255,7 +256,7 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
 
         // No valid label at all: no loss, and gradients of zero.
         runtime::PipelineSchedule nothing = make();
-        const runtime::StepResult empty = nothing.step({x}, at::full_like(target, ignored));
+        const runtime::StepResult empty = nothing.step({x}, at::full_like(target, kIgnored));
         if (rank == 1) CHECK_SAME(empty.loss.item<double>(), 0.0);
         for (const value::NamedTensor& grad : snapshot_grads(nothing.stages().front().module()))
           CHECK_TENSORS(grad.tensor, at::zeros_like(grad.tensor));

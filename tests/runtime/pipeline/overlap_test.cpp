@@ -127,10 +127,10 @@ TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
     runtime::PipelineOptions options = options_for(model, kOverlapRanks * 2);
     options.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
                                                         const schedule::Action& action,
-                                                        const std::function<void()>& usual,
+                                                        const std::function<void()>& run_default,
                                                         const runtime::StepView& view) {
       rendezvous->open();
-      at_once(action, usual, view);
+      at_once(action, run_default, view);
       rendezvous->close();
       ++overlaps;
     };
@@ -163,10 +163,10 @@ TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
     if (world.rank().value == 1) {
       options.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
                                                           const schedule::Action& action,
-                                                          const std::function<void()>& usual,
+                                                          const std::function<void()>& run_default,
                                                           const runtime::StepView& view) {
         *inside = true;
-        at_once(action, usual, view);
+        at_once(action, run_default, view);
       };
     }
     try {

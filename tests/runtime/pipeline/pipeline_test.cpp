@@ -260,8 +260,9 @@ TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
 struct Recorder : runtime::DataParallel {
   void unshard(StageId stage) override { calls.push_back("unshard " + std::to_string(stage.value)); }
   void reshard(StageId stage) override { calls.push_back("reshard " + std::to_string(stage.value)); }
-  void before_backward(StageId stage, bool last) override {
-    calls.push_back((last ? "sync " : "no_sync ") + std::to_string(stage.value));
+  void before_backward(StageId stage, runtime::GradientSync sync) override {
+    calls.push_back((sync == runtime::GradientSync::Reduce ? "sync " : "no_sync ") +
+                    std::to_string(stage.value));
   }
   void reduce_grad(StageId stage) override { calls.push_back("reduce " + std::to_string(stage.value)); }
   std::vector<std::string> calls;
@@ -294,10 +295,10 @@ TEST(RuntimeActions, CanBeReplaced) {
     int forwards = 0;
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     options.custom[schedule::ActionKind::Forward] = [&](const schedule::Action& action,
-                                                        const std::function<void()>& usual) {
+                                                        const std::function<void()>& run_default) {
       CHECK_SAME(action.microbatch().value, forwards);
       ++forwards;
-      usual();
+      run_default();
     };
     make(world, options).step(plain().batch(kRows));
     CHECK_SAME(forwards, kMicrobatches);
@@ -305,7 +306,7 @@ TEST(RuntimeActions, CanBeReplaced) {
 }
 
 TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
-  // All backwards in reverse order: not a built-in schedule.
+  // All backward passes in reverse order: not a built-in schedule.
   const auto own = [] {
     schedule::Schedule schedule = make_schedule(schedule::ScheduleKind::GPipe, {kRanks, 1, kMicrobatches});
     schedule.name = "reversed";

@@ -17,7 +17,7 @@
 namespace penstock::test {
 namespace {
 
-constexpr int kRanks = 2;
+constexpr int kScheduleRanks = 2;
 constexpr int kScheduleMicrobatches = 4;
 constexpr int kScheduleRows = 10;
 constexpr std::uint64_t kSeed = 9;
@@ -54,10 +54,10 @@ TEST(RuntimeEverySchedule, IsDeterministic) {
     SCOPED_TRACE(info.name);
     const int each = stages_per_rank(info);
     for (const PipelineModel& model : {mlp(), tied_transformer()}) {
-      ASSERT_NO_THROW(comm::run_thread_ranks(kRanks, [&](comm::World& world) {
+      ASSERT_NO_THROW(comm::run_thread_ranks(kScheduleRanks, [&](comm::World& world) {
         const auto run = [&] {
           runtime::PipelineSchedule pipeline(stages_for(model, world.group(), info.kind, each), info.kind,
-                                             kScheduleMicrobatches, seeded(model, kRanks * each));
+                                             kScheduleMicrobatches, seeded(model, kScheduleRanks * each));
           return results_of(pipeline, model);
         };
         const auto first = run();
@@ -73,11 +73,11 @@ template <class Named>
 void expect_like_its_kind(schedule::ScheduleKind kind) {
   const PipelineModel model = mlp();
   const int each = stages_per_rank(info_of(kind));
-  comm::run_thread_ranks(kRanks, [&](comm::World& world) {
+  comm::run_thread_ranks(kScheduleRanks, [&](comm::World& world) {
     const auto stages = [&] { return stages_for(model, world.group(), kind, each); };
-    Named named(stages(), kScheduleMicrobatches, seeded(model, kRanks * each));
+    Named named(stages(), kScheduleMicrobatches, seeded(model, kScheduleRanks * each));
     runtime::PipelineSchedule by_name(stages(), to_string(kind), kScheduleMicrobatches,
-                                      seeded(model, kRanks * each));
+                                      seeded(model, kScheduleRanks * each));
     CHECK_SAME(named.program().name(), std::string(to_string(kind)));
     expect_same(results_of(named, model), results_of(by_name, model));
   });
@@ -96,12 +96,13 @@ TEST(RuntimeNamedSchedules, ClassesMatchSchedulesOfSameName) {
 
 TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
   const PipelineModel model = skip_net();
-  const DenseRun dense = run_dense(model, kRanks, kScheduleMicrobatches, kScheduleRows, 1, kSeed);
-  comm::run_thread_ranks(kRanks, [&](comm::World& world) {
-    runtime::ForwardOnly pipeline(stages_for(model, world.group(), schedule::ScheduleKind::ForwardOnly, 1),
-                                  kScheduleMicrobatches, options_for(model, kRanks));
+  const DenseRun dense = run_dense(model, kScheduleRanks, kScheduleMicrobatches, kScheduleRows, 1, kSeed);
+  comm::run_thread_ranks(kScheduleRanks, [&](comm::World& world) {
+    runtime::ScheduleForwardOnly pipeline(
+        stages_for(model, world.group(), schedule::ScheduleKind::ForwardOnly, 1), kScheduleMicrobatches,
+        options_for(model, kScheduleRanks));
     const runtime::StepResult result = pipeline.step(model.batch(kScheduleRows));
-    if (world.rank().value == kRanks - 1)
+    if (world.rank().value == kScheduleRanks - 1)
       CHECK_TENSORS(result.outputs.toTensor(), dense.outputs[0].toTensor());
     for (const value::NamedTensor& item : snapshot_grads(pipeline.stages().front().module()))
       CHECK_THAT(!item.tensor.defined());
@@ -115,18 +116,18 @@ TEST(RuntimeScheduleFiles, RunLikeTheirSourceSchedules) {
   for (const schedule::ScheduleKind kind :
        {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::DualPipeV}) {
     const int each = stages_per_rank(info_of(kind));
-    comm::run_thread_ranks(kRanks, [&](comm::World& world) {
+    comm::run_thread_ranks(kScheduleRanks, [&](comm::World& world) {
       const auto stages = [&] { return stages_for(model, world.group(), kind, each); };
-      const runtime::PipelineOptions options = seeded(model, kRanks * each);
+      const runtime::PipelineOptions options = seeded(model, kScheduleRanks * each);
       runtime::PipelineSchedule built_in(stages(), kind, kScheduleMicrobatches, options);
       const auto expected = results_of(built_in, model);
-      std::istringstream compute(to_csv(make_schedule(kind, {kRanks, each, kScheduleMicrobatches})));
+      std::istringstream compute(to_csv(make_schedule(kind, {kScheduleRanks, each, kScheduleMicrobatches})));
       runtime::PipelineSchedule from_table(stages(), schedule::read_csv(compute).schedule(), options);
       expect_same(results_of(from_table, model), expected);
       std::istringstream lowered(to_csv(built_in.program().draft()));
       runtime::PipelineSchedule from_program(
           stages(),
-          schedule::Program::validated(schedule::read_csv(lowered).draft(), built_in.program().mode()),
+          schedule::Program::validated(schedule::read_csv(lowered).draft(), built_in.program().send_mode()),
           options);
       expect_same(results_of(from_program, model), expected);
     });
@@ -162,14 +163,14 @@ TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
 // Over thread ranks a send completes immediately, so nothing of an earlier microbatch may be alive at the
 // next forward.
 TEST(RuntimeStep, ReleasesSentValues) {
-  using Alive = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
   const at::Tensor x = at::ones({kScheduleMicrobatches, 64 << 10});  // too large to be freed in batches
   int most = 0;
-  std::vector<Alive> sent;
+  std::vector<WeakStorage> sent;
   const auto first = runtime::make_stage_module(
       nullptr, [&](const value::Args& args, const value::Kwargs&) -> runtime::StageResult {
         int alive = 0;
-        for (const Alive& output : sent) alive += output.expired() ? 0 : 1;
+        for (const WeakStorage& output : sent) alive += output.expired() ? 0 : 1;
         most = std::max(most, alive);
         const at::Tensor output = args[0].toTensor() * 2;
         sent.emplace_back(output.storage().getWeakStorageImpl());
@@ -179,11 +180,11 @@ TEST(RuntimeStep, ReleasesSentValues) {
       nullptr, [](const value::Args& args, const value::Kwargs&) -> runtime::StageResult {
         return args[0].toTensor().sum(1, true);
       });
-  comm::run_thread_ranks(kRanks, [&](comm::World& world) {
+  comm::run_thread_ranks(kScheduleRanks, [&](comm::World& world) {
     const int rank = world.rank().value;
-    const runtime::PipelineStage stage(rank == 0 ? first : second, StageId(rank), kRanks, at::kCPU,
+    const runtime::PipelineStage stage(rank == 0 ? first : second, StageId(rank), kScheduleRanks, at::kCPU,
                                        world.group());
-    runtime::ForwardOnly pipeline(stage, kScheduleMicrobatches);
+    runtime::ScheduleForwardOnly pipeline(stage, kScheduleMicrobatches);
     for (int step = 0; step < 2; ++step) pipeline.step({x});
   });
   EXPECT_EQ(sent.size(), 2U * kScheduleMicrobatches);

@@ -253,7 +253,7 @@ TEST(RuntimeShapes, StaticShapeChangeReportsEveryDifferenceOnEveryRank) {
 }
 
 // Every rank raises the static-shape error itself. A later error of one rank must still reach the others.
-TEST(RuntimeShapes, AStaticShapeErrorDoesNotHideLaterErrors) {
+TEST(RuntimeShapes, StaticShapeErrorDoesNotHideLaterErrors) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           bool throws = false;

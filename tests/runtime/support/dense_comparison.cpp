@@ -30,9 +30,9 @@ void expect_tensors(const std::string& what, const std::vector<value::NamedTenso
 }
 
 // Whether every stage accumulates its gradients in the order of microbatches, like the dense run: only then
-// are sums bitwise equal. (LoopedBFS, for example, runs its backwards in reverse.)
+// are sums bitwise equal. (LoopedBFS, for example, runs its backward passes in reverse.)
 bool in_dense_order(const schedule::Program& program) {
-  std::vector<int> next(static_cast<std::size_t>(program.stages()), 0);
+  std::vector<int> next(static_cast<std::size_t>(program.num_stages()), 0);
   bool ordered = true;
   for (int rank = 0; rank < program.ranks(); ++rank) {
     for (const schedule::Action& action : program.of(Rank(rank))) {

@@ -37,12 +37,13 @@ const RankFunction killed("killed", [] {
   comm::World world = comm::init();
   runtime::PipelineOptions options = options_for(model, world.size());
   int done = 0;
-  const runtime::ActionFunction count = [&](const schedule::Action&, const std::function<void()>& usual) {
+  const runtime::ActionFunction count = [&](const schedule::Action&,
+                                            const std::function<void()>& run_default) {
     if (world.rank().value == victim && done++ == at_action) {
       std::cout << "dies " << std::to_string(now()) << std::endl;
       raise(SIGKILL);
     }
-    usual();
+    run_default();
   };
   for (const schedule::ActionKind kind :
        {schedule::ActionKind::Forward, schedule::ActionKind::Backward, schedule::ActionKind::SendForward,

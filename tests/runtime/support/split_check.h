@@ -59,7 +59,7 @@ inline Tensors plain_backward(const Tensors& outputs, const Tensors& grads, cons
 }
 
 //! Runs the batches sequentially, accumulating gradients. Split: first every input backward, then the weight
-//! backwards in the order of the batches, as in schedules.
+//! backward passes in the order of the batches, as in schedules.
 inline Gradients run(const Build& build, const std::vector<Tensors>& batches, BackwardKind backward_kind) {
   at::set_num_threads(1);  // the tensors are tiny: more threads would only slow it down
   const FunctionalModel model = build();

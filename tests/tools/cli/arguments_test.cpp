@@ -1,6 +1,8 @@
 // The tool's command-line parser, as commands use it.
 #include "cli/arguments.h"
 
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 
 #include <gmock/gmock.h>
@@ -45,13 +47,8 @@ Options parse(std::vector<std::string> words) {
   return o;
 }
 
-std::string refusal(std::vector<std::string> words) {
-  try {
-    parse(std::move(words));
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no refusal";
+std::string usage_error(const std::vector<std::string>& words) {
+  return test::error_message<UsageError>([&] { parse(words); });
 }
 
 TEST(ToolArguments, ReadsEveryKind) {
@@ -81,14 +78,14 @@ TEST(ToolArguments, ListOptionDoesNotConsumePositional) {
 }
 
 TEST(ToolArguments, RejectsInvalidValues) {
-  EXPECT_THAT(refusal({}), HasSubstr("NAME is required"));
-  EXPECT_THAT(refusal({"a", "--ranks", "four"}), HasSubstr("--ranks"));
-  EXPECT_THAT(refusal({"a", "--ranks", "4x"}), HasSubstr("--ranks"));
-  EXPECT_THAT(refusal({"a", "--ranks"}), HasSubstr("--ranks"));
-  EXPECT_THAT(refusal({"a", "--rank", "4"}), HasSubstr("did you mean --ranks?"));
-  EXPECT_THAT(refusal({"a", "b"}), HasSubstr("try does not take 'b'"));
-  EXPECT_THAT(refusal({"a", "--as", "gird"}), HasSubstr("did you mean grid?"));
-  EXPECT_THAT(refusal({"a", "--as", "nothing"}), HasSubstr("one of csv, grid"));
+  EXPECT_THAT(usage_error({}), HasSubstr("NAME is required"));
+  EXPECT_THAT(usage_error({"a", "--ranks", "four"}), HasSubstr("--ranks"));
+  EXPECT_THAT(usage_error({"a", "--ranks", "4x"}), HasSubstr("--ranks"));
+  EXPECT_THAT(usage_error({"a", "--ranks"}), HasSubstr("--ranks"));
+  EXPECT_THAT(usage_error({"a", "--rank", "4"}), HasSubstr("did you mean --ranks?"));
+  EXPECT_THAT(usage_error({"a", "b"}), HasSubstr("try does not take 'b'"));
+  EXPECT_THAT(usage_error({"a", "--as", "gird"}), HasSubstr("did you mean grid?"));
+  EXPECT_THAT(usage_error({"a", "--as", "nothing"}), HasSubstr("one of csv, grid"));
 }
 
 TEST(ToolArguments, HelpShowsChoicesDefaultsAndExample) {

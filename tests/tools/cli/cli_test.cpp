@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
@@ -35,6 +36,17 @@ TEST(ToolCli, VersionMatchesLibrary) {
   const Outcome outcome = test::penstock({"--version"});
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.out, "penstock " + version() + "\n");
+  EXPECT_EQ(test::penstock({"--version", "--json"}).out, "{\"penstock\":\"" + version() + "\"}\n");
+  const Outcome extra = test::penstock({"--version", "--jsn"});
+  EXPECT_EQ(extra.code, 2);
+  EXPECT_THAT(extra.err, HasSubstr("--version does not take '--jsn'"));
+}
+
+TEST(ToolCli, HelpListsExitCodesAndEnvironment) {
+  EXPECT_THAT(test::penstock({"--help"}).out,
+              testing::AllOf(
+                  HasSubstr("\nExit code: 0 success, 1 failure or a negative result, 2 incorrect usage.\n"),
+                  HasSubstr("NO_COLOR"), HasSubstr("PENSTOCK_LOG")));
 }
 
 TEST(ToolCli, EveryCommandHasHelpWithExample) {
@@ -61,11 +73,11 @@ TEST(ToolCli, KeepsDocumentedOptions) {
       {"plan", "--ranks --microbatches --costs --model --memory-cap"},
       {"studio", "--port --no-open --output"},
       {"inspect", "--split --stages"},
-      {"eval", over + "--input --output"},
+      {"eval", over + "--input --output --quiet --verbose"},
       {"train", over + "--data --no-shuffle --steps --batch --seq --optimizer --lr --weight-decay --loss "
                        "--loss-output --grad-clip --seed --sharding --checkpoint --checkpoint-every --resume "
-                       "--max-restarts --log-json --timeline --trace --config"},
-      {"run", "--ranks --nodes --node-rank --rendezvous --max-restarts --log-dir"},
+                       "--max-restarts --log-json --timeline --trace --config --dry-run --quiet --verbose"},
+      {"run", "--ranks --nodes --node-rank --rendezvous --max-restarts --log-dir --quiet --verbose"},
       {"checkpoint", ""},
       {"doctor", ""}};
   for (const auto& [command, options] : promised) {
@@ -103,16 +115,10 @@ TEST(ToolCompletion, OffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete({"schedule", "1F1B", "--as", "s"}), "svg\n");
   EXPECT_EQ(complete({"train", "--optimizer", ""}), "adamw\nsgd\n");  // an option of penstock-torch
   EXPECT_EQ(complete({"completion", ""}), "bash\nzsh\nfish\n");
+  EXPECT_EQ(complete({"schedule", "1F1B", "--as=s"}), "--as=svg\n");
+  EXPECT_EQ(complete({"train", "--dry"}), "--dry-run\n");
   EXPECT_EQ(complete({"schedule", "--output", "x"}), "");  // the shell offers files
   EXPECT_EQ(complete({"nothing", "--"}), "");
-}
-
-TEST(ToolCompletion, WorksInBash) {
-  const std::string script =
-      "source <(" PENSTOCK_TOOL " completion bash); COMP_WORDS=(" PENSTOCK_TOOL
-      " schedule --stages); COMP_CWORD=2; _penstock; echo \"${COMPREPLY[@]}\"; complete -p penstock";
-  const Outcome outcome = test::run_program({"bash", "-c", script});
-  EXPECT_EQ(outcome.out, "--stages-per-rank\ncomplete -o default -F _penstock penstock\n") << outcome.err;
 }
 
 TEST(ToolCli, DrawsPictureOfReadme) {
@@ -163,6 +169,30 @@ TEST(ToolCli, TrainStartsRanks) {
   EXPECT_EQ(test::penstock({"train", "--ranks", "0"}).code, 2);
 }
 
+TEST(ToolCli, EvalAndRunCanBeQuietOrVerbose) {
+  const test::TempDir dir;
+  const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp", output = dir / "y.safetensors";
+  const std::vector<std::string> eval{"eval",     archive + ".pt2", "--input", archive + ".safetensors",
+                                      "--output", output,           "--ranks", "2"};
+  const auto with = [](std::vector<std::string> words, const std::string& flag) {
+    words.insert(words.begin() + 1, flag);
+    return test::penstock(words);
+  };
+  const Outcome quiet = with(eval, "-q");
+  EXPECT_EQ(quiet.code, 0) << quiet.err;
+  EXPECT_EQ(quiet.out, "written to " + output + "\n");
+  EXPECT_THAT(with(eval, "--verbose").err, HasSubstr("penstock[1] info: joined a world of 2\n"));
+  const std::vector<std::string> run{"run", "--ranks", "1", "--", "printenv", "PENSTOCK_LOG"};
+  EXPECT_EQ(with(run, "-v").out, "[0] info\n");
+  const std::vector<std::string> logged{"run", "--log-dir", dir / "logs", "true"};
+  EXPECT_EQ(with(logged, "--quiet").out, "");
+  for (const auto& words : {eval, run}) {
+    const Outcome both = with(words, "-qv");
+    EXPECT_EQ(both.code, 2);
+    EXPECT_THAT(both.err, HasSubstr("--quiet and --verbose are mutually exclusive"));
+  }
+}
+
 TEST(ToolCli, ReportsMissingTorchProgram) {
   const test::TempDir dir;
   std::filesystem::copy(PENSTOCK_TOOL, dir / "penstock");
@@ -170,6 +200,50 @@ TEST(ToolCli, ReportsMissingTorchProgram) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, StartsWith("penstock: error: penstock version needs libtorch"));
   EXPECT_THAT(outcome.err, HasSubstr("\nhint: "));
+}
+
+// A copy of `penstock` next to a stand-in for penstock-torch, which prints LD_LIBRARY_PATH.
+class ToolLibtorch : public testing::Test {
+ protected:
+  ToolLibtorch() {
+    std::filesystem::copy(PENSTOCK_TOOL, dir_ / "penstock");
+    write("penstock-torch", "#!/bin/sh\necho \"$LD_LIBRARY_PATH\"\n");
+    std::filesystem::permissions(dir_ / "penstock-torch", std::filesystem::perms::owner_all);
+  }
+  void write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(dir_ / name).parent_path());
+    std::ofstream(dir_ / name) << text;
+  }
+  Outcome version(const std::string& torch, const std::string& library_path = "") {
+    return test::run_program({dir_ / "penstock", "version"},
+                             {"PENSTOCK_TORCH=" + torch, "LD_LIBRARY_PATH=" + library_path});
+  }
+  test::TempDir dir_;
+};
+
+TEST_F(ToolLibtorch, IsTheOneOfTheBuildByDefault) {
+  EXPECT_EQ(version("").out, "\n");
+  EXPECT_EQ(version("", "/some/where").out, "/some/where\n");
+}
+
+TEST_F(ToolLibtorch, IsSelectedByVariable) {
+  write("torch/lib/libtorch_cpu.so", "");
+  const std::string libraries = dir_ / "torch/lib";
+  EXPECT_EQ(version(dir_ / "torch").out, libraries + "\n");
+  EXPECT_EQ(version(dir_ / "torch", "/some/where").out, libraries + ":/some/where\n");
+  write("torch/share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION \"2.13.1\")\n");
+  EXPECT_EQ(version(dir_ / "torch").out, libraries + "\n");
+}
+
+TEST_F(ToolLibtorch, OfOtherVersionOrMissingIsAnError) {
+  const Outcome missing = version(dir_ / "torch");
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("it has no lib/libtorch_cpu.so\nhint: set PENSTOCK_TORCH to"));
+  write("torch/lib/libtorch_cpu.so", "");
+  write("torch/share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION \"2.12.1\")\n");
+  const Outcome old = version(dir_ / "torch");
+  EXPECT_EQ(old.code, 1);
+  EXPECT_THAT(old.err, HasSubstr("is libtorch 2.12.1, but penstock needs 2.13\nhint: set PENSTOCK_TORCH to"));
 }
 
 TEST(ToolCli, TorchProgramDoesNotRunPlanCommands) {

@@ -64,7 +64,7 @@ TEST_P(ToolMpirun, StartsRanksOfProgram) {
   }
 }
 
-TEST_P(ToolMpirun, JobsDoNotMeet) {
+TEST_P(ToolMpirun, ConcurrentJobsDoNotConnect) {
   const Words settings = this->settings();
   Program one(command(2, {kDdp}), settings), other(command(4, {kDdp}), settings);
   for (Program* const job : {&one, &other}) {
@@ -129,7 +129,7 @@ TEST_P(ToolMpirun, PrintsErrorOfAllRanksOnce) {
   EXPECT_THAT(other.err, HasSubstr("is 3, but the launcher started 4 ranks"));
 }
 
-TEST_P(ToolMpirun, RefusesEvalAsRank) {
+TEST_P(ToolMpirun, RejectsEvalAsRank) {
   const Outcome outcome =
       mpirun(2, {PENSTOCK_TOOL, "eval", "m.pt2", "--input", "x.safetensors", "--output", "y.safetensors"});
   EXPECT_EQ(outcome.code, 2) << outcome.err;

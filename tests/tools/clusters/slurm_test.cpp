@@ -74,7 +74,7 @@ TEST(ToolSlurm, ReportsKilledTaskOnce) {
   EXPECT_THAT(run.outcome.out, Not(HasSubstr("code 0")));
 }
 
-TEST(ToolSlurm, BatchScriptIsNoTask) {
+TEST(ToolSlurm, BatchScriptIsNotTask) {
   const ClusterRun run = on_cluster("cat > job.sh <<'JOB'\n#!/bin/bash\n" + kDdp + " 2>&1; echo plain $?\n" +
                                     PENSTOCK_TOOL + " doctor 2>&1 | grep launcher\nsrun -K " + kDdp +
                                     "; echo srun $?\nRANK=0 WORLD_SIZE=1 " + kDdp +

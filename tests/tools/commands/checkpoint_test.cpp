@@ -2,6 +2,7 @@
 #include "checkpoint/counted_tensors.h"
 #include "checkpoint/random_partitions.h"
 #include "support/program.h"
+#include "support/same_bits.h"
 
 #include <penstock/checkpoint/convert.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -20,8 +21,8 @@ using namespace test;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string state_dict_script = PENSTOCK_SOURCE_DIR "/tests/tools/commands/state_dict.py";
-const std::string checkpoint_tests = PENSTOCK_SOURCE_DIR "/tests/checkpoint/";
+const std::string kStateDictScript = PENSTOCK_SOURCE_DIR "/tests/tools/commands/state_dict.py";
+const std::string kCheckpointTests = PENSTOCK_SOURCE_DIR "/tests/checkpoint/";
 
 //! Saves tensors as a checkpoint of three ranks in a random partition, with AdamW states and a note.
 void save_partitioned(const std::map<std::string, at::Tensor>& tensors, const std::string& directory,
@@ -134,7 +135,7 @@ TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   };
   const auto refused = convert({dir / "a", file});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr(file + " already exists"));
+  EXPECT_THAT(refused.err, HasSubstr("'" + file + "' already exists"));
   EXPECT_THAT(refused.err, HasSubstr("--force"));
   EXPECT_EQ(slurp(file), before);
   EXPECT_EQ(convert({dir / "a", file, "--force"}).code, 0);
@@ -144,7 +145,7 @@ TEST(ToolCheckpoint, ConvertOverwritesOnlyIfForced) {
   save_safetensors(dir / "other.safetensors", {{"w", at::ones({3})}}, {{"penstock.step", "9"}});
   const auto kept = convert({dir / "other.safetensors", dir / "a"});
   EXPECT_EQ(kept.code, 2);
-  EXPECT_THAT(kept.err, HasSubstr("step-00000009 already exists"));
+  EXPECT_THAT(kept.err, HasSubstr("step-00000009' already exists"));
   EXPECT_THAT(kept.err, HasSubstr("--force"));
   EXPECT_NE(open_checkpoint(dir / "a").find("a.weight"), nullptr);
   EXPECT_EQ(convert({dir / "other.safetensors", dir / "a", "--force"}).code, 0);
@@ -182,7 +183,7 @@ TEST(ToolCheckpoint, ReportsErrors) {
   expect({"verify", dir.path()}, 1, "DAMAGED");
   expect({"convert", dir.path()}, 2, "needs a target");
   expect({"convert", dir / "missing", dir / "b"}, 1, "cannot open");
-  expect({"convert", checkpoint_tests + "make_files.py", dir / "b"}, 1, "safetensors file");
+  expect({"convert", kCheckpointTests + "make_files.py", dir / "b"}, 1, "safetensors file");
   expect({"inspect", dir.path(), "more"}, 2, "takes one path");
 }
 
@@ -192,7 +193,7 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
   const TempDir dir;
   const std::string original = dir / "original.safetensors", converted = dir / "converted.safetensors";
   const auto made = run_program(
-      {interpreter, state_dict_script, "make", original, dir / "model.pt2", dir / "data.safetensors"});
+      {interpreter, kStateDictScript, "make", original, dir / "model.pt2", dir / "data.safetensors"});
   if (made.code == 77)
     GTEST_SKIP() << "this Python lacks torch, numpy or safetensors; ./dev test installs them";
   ASSERT_EQ(made.code, 0) << made.err;
@@ -210,21 +211,21 @@ TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {
       penstock::test::penstock({"checkpoint", "convert", dir / "trained", dir / "trained.safetensors"}).code,
       0);
   const auto checked =
-      run_program({interpreter, state_dict_script, "check", converted, dir / "trained.safetensors"});
+      run_program({interpreter, kStateDictScript, "check", converted, dir / "trained.safetensors"});
   EXPECT_EQ(checked.out, "agrees\n") << checked.err;
 
   // With the installed Python: it reads every dtype and shape that we write, and its files equal the
   // committed ones.
-  EXPECT_EQ(run_program({interpreter, checkpoint_tests + "make_files.py", dir / "files"}).code, 0);
+  EXPECT_EQ(run_program({interpreter, kCheckpointTests + "make_files.py", dir / "files"}).code, 0);
   std::vector<std::string> theirs, ours;
   for (const std::string name : {"all_dtypes", "shapes", "none"}) {
     theirs.push_back(dir / ("files/" + name + ".safetensors"));
     ours.push_back(dir / name);
-    EXPECT_EQ(slurp(theirs.back()), slurp(checkpoint_tests + "files/" + name + ".safetensors")) << name;
+    EXPECT_EQ(slurp(theirs.back()), slurp(kCheckpointTests + "files/" + name + ".safetensors")) << name;
     save_safetensors(ours.back(), load_safetensors(theirs.back()), SafetensorsFile(theirs.back()).metadata());
   }
   const auto read = [&](std::vector<std::string> files) {
-    files.insert(files.begin(), {interpreter, checkpoint_tests + "make_files.py", "--check"});
+    files.insert(files.begin(), {interpreter, kCheckpointTests + "make_files.py", "--check"});
     return run_program(files);
   };
   const auto expected = read(theirs);

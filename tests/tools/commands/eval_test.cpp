@@ -155,35 +155,37 @@ TEST(ToolEval, AcceptsIntegersOfAnyWidth) {
 TEST(ToolEval, ReportsErrors) {
   const at::Tensor x = at::zeros({4, 6});
   const std::string mlp = archive("mlp.pt2"), lstm = archive("lstm.pt2");
-  const auto complaint = [](const test::Outcome& outcome, int code) {
+  const auto error_output = [](const test::Outcome& outcome, int code) {
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_FALSE(std::filesystem::exists(file_of("out.safetensors")));
     return outcome.err;
   };
-  EXPECT_THAT(complaint(eval(mlp, {{"y", x}}), 2), HasSubstr("no tensor for the model's input x"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x.to(at::kDouble)}}), 2), HasSubstr("is float64, expected float32"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", at::zeros({4, 5})}}), 2), HasSubstr("dim 1"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", at::zeros({0, 6})}}), 2), HasSubstr("no examples"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--microbatches", "5"}), 2), HasSubstr("4 examples"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--stages", "100"}), 2), HasSubstr("too few for 100 stages"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "2", "--stages", "3"}), 2),
+  EXPECT_THAT(error_output(eval(mlp, {{"y", x}}), 2), HasSubstr("no tensor for the model's input x"));
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x.to(at::kDouble)}}), 2),
+              HasSubstr("is float64, expected float32"));
+  EXPECT_THAT(error_output(eval(mlp, {{"x", at::zeros({4, 5})}}), 2), HasSubstr("dim 1"));
+  EXPECT_THAT(error_output(eval(mlp, {{"x", at::zeros({0, 6})}}), 2), HasSubstr("no examples"));
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--microbatches", "5"}), 2), HasSubstr("4 examples"));
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--stages", "100"}), 2),
+              HasSubstr("too few for 100 stages"));
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--ranks", "2", "--stages", "3"}), 2),
               HasSubstr("3 stages cannot be divided evenly among 2 ranks"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--schedule", "1F2B"}), 2), HasSubstr("1F1B"));
-  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--tp", "2"}), 2),
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--schedule", "1F2B"}), 2), HasSubstr("1F1B"));
+  EXPECT_THAT(error_output(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--tp", "2"}), 2),
               HasSubstr("that 2 tensor-parallel ranks could share"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--dp", "5"}), 2),
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--dp", "5"}), 2),
               HasSubstr("4 examples cannot be divided among 5 data-parallel ranks"));
-  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({6, 5, 3})}}, {"--dp", "4"}), 2),
+  EXPECT_THAT(error_output(eval(lstm, {{"x", at::zeros({6, 5, 3})}}, {"--dp", "4"}), 2),
               HasSubstr("in batches of 2 cannot be divided among 4"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "3", "--dp", "2"}), 2),
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--ranks", "3", "--dp", "2"}), 2),
               HasSubstr("3 ranks are not a multiple of --dp 2 x --tp 1"));
-  EXPECT_THAT(complaint(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2),
+  EXPECT_THAT(error_output(eval(mlp, {{"x", x}}, {"--ranks", "0"}), 2),
               HasSubstr("--ranks must be between 1 and 65535, not 0"));
-  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({3, 5, 3})}}), 2), HasSubstr("fixed batch of 2"));
-  EXPECT_THAT(complaint(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--microbatches", "4"}), 2),
+  EXPECT_THAT(error_output(eval(lstm, {{"x", at::zeros({3, 5, 3})}}), 2), HasSubstr("fixed batch of 2"));
+  EXPECT_THAT(error_output(eval(lstm, {{"x", at::zeros({4, 5, 3})}}, {"--microbatches", "4"}), 2),
               HasSubstr("fixed batch of 2"));
-  EXPECT_THAT(complaint(eval(PENSTOCK_SOURCE_DIR "/README.md", {{"x", x}}), 2),
+  EXPECT_THAT(error_output(eval(PENSTOCK_SOURCE_DIR "/README.md", {{"x", x}}), 2),
               HasSubstr("no zip directory"));
   const auto nowhere = test::run_program(
       {PENSTOCK_TOOL, "eval", mlp, "--input", file_of("in.safetensors"), "--output", "/no/y.safetensors"});

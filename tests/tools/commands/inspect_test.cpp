@@ -9,10 +9,10 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string model = PENSTOCK_SOURCE_DIR "/tests/graph/archives/gpt.pt2";
+const std::string kModel = PENSTOCK_SOURCE_DIR "/tests/graph/archives/gpt.pt2";
 
 TEST(ToolInspect, PrintsStagesInputsAndTiedWeights) {
-  const auto shown = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "blocks.1=beginning"});
+  const auto shown = test::run_program({PENSTOCK_TOOL, "inspect", kModel, "--split", "blocks.1=beginning"});
   EXPECT_EQ(shown.code, 0) << shown.err;
   EXPECT_THAT(shown.out, HasSubstr("stage 1  %add_2 float32[\"s52\"=4, 5, 8]  from stage 0, output 0"));
   EXPECT_THAT(shown.out, HasSubstr("parameter token.weight = head.weight  in stages 0, 1"));
@@ -21,14 +21,14 @@ TEST(ToolInspect, PrintsStagesInputsAndTiedWeights) {
   EXPECT_THAT(shown.out, HasSubstr("operators: linear x4, "));
   EXPECT_THAT(shown.out, HasSubstr("stage 0  %add_2 float32[\"s52\"=4, 5, 8]  to stage 1\n"));
   EXPECT_THAT(shown.out, HasSubstr("to the user, output.logits\n"));
-  const auto json = test::run_program({PENSTOCK_TOOL, "inspect", model, "--stages", "3", "--json"});
+  const auto json = test::run_program({PENSTOCK_TOOL, "inspect", kModel, "--stages", "3", "--json"});
   EXPECT_THAT(json.out, HasSubstr("\"stages_count\":3"));
-  EXPECT_THAT(test::run_program({PENSTOCK_TOOL, "inspect", model, "--as", "graphviz"}).out,
+  EXPECT_THAT(test::run_program({PENSTOCK_TOOL, "inspect", kModel, "--as", "graphviz"}).out,
               HasSubstr("stage0 -> stage1"));
 }
 
 TEST(ToolInspect, DrawsStagesAndTransfers) {
-  const auto drawn = test::run_program({PENSTOCK_TOOL, "inspect", model, "--stages", "4", "--as", "svg"});
+  const auto drawn = test::run_program({PENSTOCK_TOOL, "inspect", kModel, "--stages", "4", "--as", "svg"});
   EXPECT_EQ(drawn.code, 0) << drawn.err;
   EXPECT_THAT(drawn.out, testing::AllOf(testing::StartsWith("<svg "), testing::EndsWith("</svg>\n")));
   for (const char* text :
@@ -45,7 +45,7 @@ TEST(ToolInspect, DrawsStagesAndTransfers) {
 }
 
 TEST(ToolInspect, ReportsErrors) {
-  const auto misspelt = test::run_program({PENSTOCK_TOOL, "inspect", model, "--split", "block.1=beginning"});
+  const auto misspelt = test::run_program({PENSTOCK_TOOL, "inspect", kModel, "--split", "block.1=beginning"});
   EXPECT_EQ(misspelt.code, 2);
   EXPECT_THAT(misspelt.err, HasSubstr("did you mean blocks.1?"));
   const auto no_archive = test::run_program({PENSTOCK_TOOL, "inspect", PENSTOCK_SOURCE_DIR "/README.md"});

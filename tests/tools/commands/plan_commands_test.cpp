@@ -219,20 +219,20 @@ TEST(ToolSimulateCommand, OverlapHidesConfiguredTime) {
 
 TEST(ToolSimulateCommand, ReportsLocationOfCostFileErrors) {
   const test::TempDir dir;
-  const auto refusal = [&](const std::string& text) {
+  const auto error_output = [&](const std::string& text) {
     const Outcome outcome = penstock(
         {"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs", write(dir, "c.toml", text)});
     EXPECT_EQ(outcome.code, 2) << text;
     return outcome.err;
   };
-  EXPECT_THAT(refusal("[each]\nforwards = 1\n"), HasSubstr("line 2"));
-  EXPECT_THAT(refusal("[each]\nforwards = 1\n"), HasSubstr("did you mean forward?"));
-  EXPECT_THAT(refusal("[each]\nforward = -1\n"), HasSubstr("non-negative"));
-  EXPECT_THAT(refusal("[each\n"), HasSubstr("line 1"));
-  EXPECT_THAT(refusal("[[stages]]\nforward = 1\n"), HasSubstr("1 stages"));
-  EXPECT_THAT(refusal("[link]\nbandwidth = \"fast\"\n"), HasSubstr("not a valid number of bytes"));
-  EXPECT_THAT(refusal("[link]\nbandwidth = 0\n"), HasSubstr("bandwidth"));
-  EXPECT_THAT(refusal("overlap = 2.0\n"), HasSubstr("between 0 and 1"));
+  EXPECT_THAT(error_output("[each]\nforwards = 1\n"), HasSubstr("line 2"));
+  EXPECT_THAT(error_output("[each]\nforwards = 1\n"), HasSubstr("did you mean forward?"));
+  EXPECT_THAT(error_output("[each]\nforward = -1\n"), HasSubstr("non-negative"));
+  EXPECT_THAT(error_output("[each\n"), HasSubstr("line 1"));
+  EXPECT_THAT(error_output("[[stages]]\nforward = 1\n"), HasSubstr("1 stages"));
+  EXPECT_THAT(error_output("[link]\nbandwidth = \"fast\"\n"), HasSubstr("not a valid number of bytes"));
+  EXPECT_THAT(error_output("[link]\nbandwidth = 0\n"), HasSubstr("bandwidth"));
+  EXPECT_THAT(error_output("overlap = 2.0\n"), HasSubstr("between 0 and 1"));
   EXPECT_EQ(
       penstock({"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs", dir / "nowhere.toml"})
           .code,
@@ -241,28 +241,28 @@ TEST(ToolSimulateCommand, ReportsLocationOfCostFileErrors) {
 
 TEST(ToolSimulateCommand, RejectsTooDeepTooManyOrTooLargeCosts) {
   const test::TempDir dir;
-  const auto refusal = [&](const std::string& text) {
+  const auto error_output = [&](const std::string& text) {
     const Outcome outcome = penstock(
         {"simulate", "1F1B", "--ranks", "2", "--microbatches", "4", "--costs", write(dir, "c.toml", text)});
     EXPECT_EQ(outcome.code, 2) << text.substr(0, 100);
     return outcome.err;
   };
-  EXPECT_THAT(refusal("a = " + std::string(200'000, '[')), HasSubstr("nested value depth"));
+  EXPECT_THAT(error_output("a = " + std::string(200'000, '[')), HasSubstr("nested value depth"));
   std::string key = "a", spaced = "\"a\"";
   for (int i = 0; i < 200'000; ++i) key += ".a", spaced += " . \"a\"";
-  EXPECT_THAT(refusal(key + " = 1\n"), HasSubstr("line 1: a key has more than 16 parts"));
-  EXPECT_THAT(refusal("[each]\n[" + key + "]\n"), HasSubstr("line 2: a key has more than 16 parts"));
-  EXPECT_THAT(refusal("[" + spaced + "]\n"), HasSubstr("a key has more than 16 parts"));
+  EXPECT_THAT(error_output(key + " = 1\n"), HasSubstr("line 1: a key has more than 16 parts"));
+  EXPECT_THAT(error_output("[each]\n[" + key + "]\n"), HasSubstr("line 2: a key has more than 16 parts"));
+  EXPECT_THAT(error_output("[" + spaced + "]\n"), HasSubstr("a key has more than 16 parts"));
   std::string stages;
   for (int i = 0; i < 60; ++i) stages += "[[stages]]\ncount = 1000000\n";
-  EXPECT_THAT(refusal(stages), HasSubstr("at most 65535"));
-  EXPECT_THAT(refusal("[each]\nforward = 1e308\n"), HasSubstr("forward must be at most 1e18"));
-  EXPECT_THAT(refusal("[each]\nactivation_bytes = 1e15\n"), HasSubstr("must be at most 1e14 bytes"));
-  EXPECT_THAT(refusal("[each]\nactivation_bytes = \"1000000000TiB\"\n"),
+  EXPECT_THAT(error_output(stages), HasSubstr("at most 65535"));
+  EXPECT_THAT(error_output("[each]\nforward = 1e308\n"), HasSubstr("forward must be at most 1e18"));
+  EXPECT_THAT(error_output("[each]\nactivation_bytes = 1e15\n"), HasSubstr("must be at most 1e14 bytes"));
+  EXPECT_THAT(error_output("[each]\nactivation_bytes = \"1000000000TiB\"\n"),
               HasSubstr("not a valid number of bytes"));
-  EXPECT_THAT(refusal("[each]\noutput_bytes = 1e14\n[link]\nbandwidth = 1e-300\n"),
+  EXPECT_THAT(error_output("[each]\noutput_bytes = 1e14\n[link]\nbandwidth = 1e-300\n"),
               HasSubstr("the sum of the times overflows"));
-  EXPECT_THAT(refusal("overhead = 1e308\n"), HasSubstr("at most 1e18"));
+  EXPECT_THAT(error_output("overhead = 1e308\n"), HasSubstr("at most 1e18"));
 }
 
 TEST(ToolSimulateCommand, LargestCostsGiveFiniteTimes) {

@@ -229,6 +229,13 @@ TEST(ToolRunTokenFile, MustMatchOnEveryNode) {
   }
 }
 
+TEST(ToolRunTokenFile, MustExist) {
+  const TempDir dir;
+  const Outcome outcome = run_program(run_line({"--token-file=" + (dir / "none")}, "true"));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("there is no file"));
+}
+
 bool strace_works() {
   return run_program({"strace", "-o", "/dev/null", "true"}).code == 0;
 }

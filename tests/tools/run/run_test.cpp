@@ -2,8 +2,7 @@
 // torchrun.
 #include "comm/failure/sockets.h"
 #include "support/process_ranks.h"
-#include "support/two_hosts.h"
-#include "tools/run/bridged_hosts.h"
+#include "support/simulated_hosts.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>
@@ -252,12 +251,12 @@ TEST(ToolRun, UnresponsiveLauncherEndsOtherNodes) {
 }
 
 TEST(ToolRun, RunsOverTwoNetworkNamespaces) {
-  const test::TwoHosts hosts;
+  const test::SimulatedHosts hosts(2);
   if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
   const auto line = [&](int host, const std::string& ranks) {
     return hosts.on(host, {"timeout", "60", PENSTOCK_TOOL, "run", "--ranks", ranks, "--nodes=2",
                            "--node-rank=" + std::to_string(host),
-                           "--rendezvous=" + test::TwoHosts::address(0) + ":29500", "--", self()});
+                           "--rendezvous=" + test::SimulatedHosts::address(0) + ":29500", "--", self()});
   };
   test::Program first(line(0, "2"), {"PENSTOCK_TEST_RANKS=hello"});
   test::Program second(line(1, "1"), {"PENSTOCK_TEST_RANKS=hello"});
@@ -280,7 +279,7 @@ const RankFunction parted_ranks("parted", [] {
 // Ranks 1 and 3 are not neighbors on the monitors' ring, ranks 1 and 2 are.
 TEST(ToolRun, ReportsPairOfUnreachableHosts) {
   for (const int other : {3, 2}) {
-    const SwitchedHosts hosts(4);
+    const SimulatedHosts hosts(4);
     if (!hosts.problem().empty()) GTEST_SKIP() << hosts.problem();
     hosts.disconnect(1, other);
     std::vector<std::unique_ptr<Program>> nodes;
@@ -288,7 +287,7 @@ TEST(ToolRun, ReportsPairOfUnreachableHosts) {
       nodes.push_back(std::make_unique<Program>(
           hosts.on(host, {"timeout", "100", PENSTOCK_TOOL, "run", "--ranks=1", "--nodes=4",
                           "--node-rank=" + std::to_string(host), "--grace=5",
-                          "--rendezvous=" + SwitchedHosts::address(0) + ":29500", "--", self()}),
+                          "--rendezvous=" + SimulatedHosts::address(0) + ":29500", "--", self()}),
           std::vector<std::string>{"PENSTOCK_TEST_RANKS=parted"}));
     }
     for (const auto& node : nodes) {

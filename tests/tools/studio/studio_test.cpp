@@ -23,7 +23,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::string stub_page = "<!doctype html><title>stub</title>\n" + std::string(700'000, 'x') + "end";
+const std::string kStubPage = "<!doctype html><title>stub</title>\n" + std::string(700'000, 'x') + "end";
 
 //! A running server with the stub page.
 class ToolStudio : public testing::Test {
@@ -46,7 +46,7 @@ class ToolStudio : public testing::Test {
   }
 
   std::vector<std::string> words(const std::string& page) {
-    std::ofstream(page, std::ios::binary) << stub_page;
+    std::ofstream(page, std::ios::binary) << kStubPage;
     return {PENSTOCK_TOOL, "studio", "--port", "0", "--no-open", "--page", page};
   }
 
@@ -67,12 +67,12 @@ class ToolStudio : public testing::Test {
   int port_ = 0;
 };
 
-TEST_F(ToolStudio, ServesThePageAndNothingElse) {
+TEST_F(ToolStudio, ServesOnlyPage) {
   for (const char* target : {"/", "/index.html", "/?x=1"}) {
     const std::string response = get(target, own_host());
     EXPECT_THAT(response, StartsWith("HTTP/1.1 200 OK\r\n"));
-    EXPECT_THAT(response, HasSubstr("\r\nContent-Length: " + std::to_string(stub_page.size()) + "\r\n"));
-    EXPECT_TRUE(response.ends_with("\r\n\r\n" + stub_page)) << response.substr(0, 600);
+    EXPECT_THAT(response, HasSubstr("\r\nContent-Length: " + std::to_string(kStubPage.size()) + "\r\n"));
+    EXPECT_TRUE(response.ends_with("\r\n\r\n" + kStubPage)) << response.substr(0, 600);
   }
   for (const char* target : {"/page.html", "/../page.html", "/etc/passwd", "//", "http://localhost/x"})
     EXPECT_THAT(get(target, own_host()), StartsWith("HTTP/1.1 404 ")) << target;
@@ -85,7 +85,7 @@ TEST_F(ToolStudio, AnswersHeadWithoutBody) {
 }
 
 // A site that resolves its own name to 127.0.0.1 sends that name.
-TEST_F(ToolStudio, RefusesForeignHosts) {
+TEST_F(ToolStudio, RejectsForeignHosts) {
   const std::string port = std::to_string(port_);
   EXPECT_THAT(get("/", "LocalHost:" + port), StartsWith("HTTP/1.1 200 "));
   const std::vector<std::string> foreign = {"example.com", "example.com:" + port,           "127.0.0.1",
@@ -96,7 +96,7 @@ TEST_F(ToolStudio, RefusesForeignHosts) {
               StartsWith("HTTP/1.1 400 "));
 }
 
-TEST_F(ToolStudio, RefusesOtherMethodsAndMalformedRequests) {
+TEST_F(ToolStudio, RejectsOtherMethodsAndMalformedRequests) {
   EXPECT_THAT(exchange("POST / HTTP/1.1\r\nHost: " + own_host() + "\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   for (const std::string request :
        {"nonsense\r\n\r\n", "GET /\r\n\r\n", "GET  / HTTP/1.1\r\n\r\n", "\r\n\r\n", "GET / HTTP/2.0\r\n\r\n",
@@ -104,7 +104,7 @@ TEST_F(ToolStudio, RefusesOtherMethodsAndMalformedRequests) {
     EXPECT_THAT(exchange(request), StartsWith("HTTP/1.1 400 ")) << request;
 }
 
-TEST_F(ToolStudio, LimitsTheSizeOfARequest) {
+TEST_F(ToolStudio, LimitsRequestSize) {
   const std::string head = "GET / HTTP/1.1\r\nHost: " + own_host() + "\r\nX: ";
   EXPECT_THAT(exchange(head + std::string(10'000, 'a') + "\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
   Client client(port_);
@@ -130,7 +130,7 @@ TEST_F(ToolStudio, ListensOnlyOnLoopback) {
   EXPECT_FALSE(Client(port_, "127.0.0.2").connected());
 }
 
-TEST_F(ToolStudio, SignalsEndItCleanly) {
+TEST_F(ToolStudio, SignalsStopItCleanly) {
   Client idle(port_);
   kill(studio_.pid(), SIGINT);
   const Outcome outcome = studio_.finish();
@@ -146,7 +146,7 @@ TEST_F(ToolStudio, PortInUseIsAnErrorWithHint) {
   EXPECT_THAT(outcome.err, HasSubstr("--port 0"));
 }
 
-TEST(ToolStudioBrowser, OpensTheAddress) {
+TEST(ToolStudioBrowser, OpensAddress) {
   const TempDir dir;
   std::ofstream(dir / "page.html") << "page";
   std::ofstream(dir / "xdg-open")
@@ -168,15 +168,15 @@ TEST(ToolStudioBrowser, OpensTheAddress) {
   EXPECT_THAT(opened, StartsWith("http://127.0.0.1:"));
 }
 
-TEST(ToolStudioOutput, WritesThePage) {
+TEST(ToolStudioOutput, WritesPage) {
   const TempDir dir;
-  std::ofstream(dir / "page.html", std::ios::binary) << stub_page;
+  std::ofstream(dir / "page.html", std::ios::binary) << kStubPage;
   const Outcome outcome = penstock({"studio", "--page", dir / "page.html", "--output", dir / "copy.html"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_TRUE(slurp(dir / "copy.html") == stub_page);
+  EXPECT_TRUE(slurp(dir / "copy.html") == kStubPage);
 }
 
-TEST(ToolStudioOutput, NamesTheMissingPage) {
+TEST(ToolStudioOutput, ReportsMissingPage) {
   const Outcome outcome = penstock({"studio", "--output", "-"});
   if (outcome.code == 0) {  // built with the playground
     EXPECT_THAT(outcome.out, HasSubstr("<title>Penstock playground</title>"));
@@ -187,7 +187,7 @@ TEST(ToolStudioOutput, NamesTheMissingPage) {
   EXPECT_THAT(outcome.err, HasSubstr("./dev playground"));
 }
 
-TEST(ToolStudioOutput, RefusesInvalidPorts) {
+TEST(ToolStudioOutput, RejectsInvalidPorts) {
   for (const char* port : {"-1", "65536"}) {
     const Outcome outcome = penstock({"studio", "--no-open", "--port", port});
     EXPECT_EQ(outcome.code, 2);

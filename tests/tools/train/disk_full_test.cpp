@@ -75,7 +75,7 @@ TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
   if (stops.outcome.code == kNoDisk) GTEST_SKIP() << "only root can mount a small disk";
   EXPECT_EQ(stops.outcome.code, 1) << stops.outcome.err;
   EXPECT_THAT(stops.outcome.err,
-              AllOf(HasSubstr("step-00000004 was not written"), HasSubstr("No space left on device"),
+              AllOf(HasSubstr("step-00000004' was not written"), HasSubstr("No space left on device"),
                     HasSubstr("free space on that disk")));
   EXPECT_LT(stops.losses.size(), 8U);
   EXPECT_THAT(stops.verified,
@@ -86,7 +86,7 @@ TEST_F(ToolTrainDisk, FullDiskStopsOrSkipsAndKeepsCompleteCheckpoints) {
   const DiskRun continued = train(pages, warns);
   EXPECT_EQ(continued.outcome.code, 0) << continued.outcome.err;
   EXPECT_THAT(continued.outcome.out,
-              AllOf(HasSubstr("step-00000004 was not written"), HasSubstr("training continues"),
+              AllOf(HasSubstr("step-00000004' was not written"), HasSubstr("training continues"),
                     HasSubstr("checkpoint: " + (dir_ / "disk/saved/step-00000002"))));
   EXPECT_EQ(continued.losses, fault_free.losses);
   EXPECT_THAT(continued.verified, AllOf(HasSubstr("exit 0\n"), HasSubstr("step-00000002\n")));

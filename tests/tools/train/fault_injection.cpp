@@ -35,7 +35,8 @@ std::set<std::string> shared_memory() {
 
 // Processes and files that must not remain after a run.
 std::string left_behind(const std::string& directory, bool well) {
-  std::string left = processes_with(directory);
+  std::string left =
+      processes_with(directory + "/");  // not those of a directory whose name starts with this one
   for (const auto& entry : fs::directory_iterator(directory + "/tmp")) left += entry.path().string() + "\n";
   if (!well || !fs::exists(directory + "/saved")) return left;
   for (const auto& entry : fs::directory_iterator(directory + "/saved"))

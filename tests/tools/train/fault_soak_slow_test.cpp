@@ -13,7 +13,8 @@ TEST_P(ToolTrainFaultSoak, FiftyFaultsDoNotChangeLosses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TwoHundred, ToolTrainFaultSoak,
-                         testing::Values(20261116U, 20261117U, 20261118U, 20261119U));
+                         testing::Values(20261116U, 20261117U, 20261118U, 20261119U),
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace penstock::test

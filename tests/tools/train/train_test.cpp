@@ -1,4 +1,5 @@
 // `penstock train` as users call it: with processes, through the real binaries.
+#include "support/lines.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/safetensors.h>
@@ -27,13 +28,6 @@ std::vector<std::string> small(std::vector<std::string> more) {
   }
   words.insert(words.end(), more.begin(), more.end());
   return words;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
 }
 
 // The value of a field, as text.
@@ -221,7 +215,7 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
     int count = 0;
     for (std::sregex_iterator it(help.begin(), help.end(), option), end; it != end; ++it) {
       const std::string name = (*it)[1];
-      if (name == "json" || name == "config") continue;
+      if (name == "json" || name == "config" || name == "dry-run") continue;
       const bool idle = std::find(without.begin(), without.end(), name) != without.end();
       EXPECT_EQ(("\n" + config).find("\n" + name + " = ") == std::string::npos, idle) << name;
       ++count;
@@ -252,6 +246,71 @@ TEST(ToolTrain, AcceptsInt32TokensAndLabels) {
   }
   EXPECT_EQ(losses[0].size(), 3U);
   EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST(ToolTrain, QuietPrintsOnlyResult) {
+  const TempDir dir;
+  const std::string saved = dir / "saved";
+  const Outcome outcome = penstock(small({"-q", "--eval-every=2", "--checkpoint=" + saved}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::MatchesRegex("loss [0-9.]+ at the first step of this run, [0-9.]+ at the "
+                                                 "last; validation loss [0-9.]+\ncheckpoint: " +
+                                                 saved + "/step-00000004\n"));
+  EXPECT_EQ(outcome.err, "");
+  // Warnings and errors stay.
+  const Outcome warned =
+      penstock(small({"--quiet", "--steps=5", "--seed=2", "--resume", "--checkpoint=" + saved}));
+  EXPECT_EQ(warned.code, 0) << warned.err;
+  EXPECT_THAT(warned.out,
+              StartsWith("the checkpoint was written with seed 1, but this run has seed 2\nloss "));
+  const Outcome failed =
+      run_program({PENSTOCK_TOOL, "train", "-q", "--steps=1", "--layers=1", "--width=8", "--heads=1"},
+                  {"PENSTOCK_FAULT=exit rank=1 step=1"});
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_THAT(failed.err, HasSubstr("rank 1 failed first"));
+  EXPECT_EQ(failed.out, "");
+}
+
+TEST(ToolTrain, QuietPrintsNoStepsAsJson) {
+  const auto lines = lines_of(penstock(small({"--quiet", "--json"})).out);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[0], AllOf(StartsWith("{\"steps\":4,"), HasSubstr("\"last_loss\":")));
+  EXPECT_THAT(lines[1], StartsWith("{\"ok\":true,"));
+}
+
+TEST(ToolTrain, QuietOmitsHowLayersAreSharded) {
+  const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
+  const std::vector<std::string> words{"train",  archive + ".pt2", "--data=" + archive + ".safetensors",
+                                       "--tp=2", "--steps=1",      "--batch=8"};
+  EXPECT_THAT(penstock(words).out, HasSubstr("sharded over tensor-parallel ranks: "));
+  std::vector<std::string> quiet = words;
+  quiet.emplace_back("-q");
+  const auto lines = lines_of(penstock(quiet).out);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0], StartsWith("loss "));
+}
+
+TEST(ToolTrain, VerbosePrintsLogOfEveryRank) {
+  const Outcome outcome = penstock(small({"-v", "--sample=0"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* line :
+       {"penstock[0] info: joined a world of 2\n", "penstock[1] info: joined a world of 2\n"})
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(line), testing::Not(HasSubstr(std::string("] ") + line))));
+  EXPECT_EQ(penstock(small({"--sample=0"})).err, "");
+  const Outcome both = penstock(small({"-v", "-q"}));
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--quiet and --verbose are mutually exclusive"));
+}
+
+TEST(ToolTrain, CommandLineOverridesVerbosityOfFile) {
+  const TempDir dir;
+  std::ofstream(dir / "c.toml") << "quiet = true\n";
+  const Outcome quiet = penstock(small({"--config=" + (dir / "c.toml"), "--sample=0"}));
+  EXPECT_THAT(quiet.out, StartsWith("loss "));
+  const Outcome verbose = penstock(small({"--config=" + (dir / "c.toml"), "--sample=0", "--verbose"}));
+  EXPECT_EQ(verbose.code, 0);
+  EXPECT_THAT(verbose.out, HasSubstr("step 4/4"));
+  EXPECT_THAT(verbose.err, HasSubstr("info: joined"));
 }
 
 TEST(ToolTrain, RunsAsRankUnderOtherLauncher) {

@@ -1,6 +1,5 @@
 // Training on two hosts: losses match those of one host, and failures are reported on both.
-#include "support/two_hosts.h"
-
+#include "support/simulated_hosts.h"
 #include "tools/train/fault_injection.h"
 
 #include <gmock/gmock.h>
@@ -32,14 +31,14 @@ double seconds_since(Clock::time_point start) {
 class TrainingHosts {
  public:
   const std::string& problem() const { return hosts_.problem(); }
-  void disconnect() const { hosts_.disconnect(); }
+  void disconnect() const { hosts_.disconnect(0); }
 
   // `penstock run … -- penstock train …` on one of the hosts, each with one rank.
   std::vector<std::string> line(int host, const std::vector<std::string>& more) const {
     std::vector<std::string> words = {PENSTOCK_TOOL,      "run",
                                       "--ranks=1",        "--nodes=2",
                                       "--node-rank",      std::to_string(host),
-                                      "--rendezvous",     TwoHosts::address(0) + ":29500",
+                                      "--rendezvous",     SimulatedHosts::address(0) + ":29500",
                                       "--grace=5",        "--",
                                       PENSTOCK_TOOL,      "train",
                                       "--pp=2",           "--layers=2",
@@ -68,7 +67,7 @@ class TrainingHosts {
   std::string directory_of(int host) const { return dir_ / ("tmp" + std::to_string(host)); }
 
   TempDir dir_;
-  TwoHosts hosts_;
+  SimulatedHosts hosts_{2};
 };
 
 class ToolTrainTwoHosts : public testing::Test {

@@ -146,9 +146,18 @@ void Arguments::add_choice(const std::string& names, const std::vector<std::stri
 }
 
 std::string Arguments::completions(const std::vector<std::string>& words) const {
-  const std::string word = words.empty() ? "" : words.back();
-  const std::string before = words.size() < 2 ? "" : words[words.size() - 2];
-  const CLI::Option* option = before.starts_with("-") ? parser_->app.get_option_no_throw(before) : nullptr;
+  const auto from_end = [&](std::size_t i) { return i < words.size() ? words[words.size() - 1 - i] : ""; };
+  std::string word = from_end(0), name = from_end(1), prefix;
+  if (const auto equals = word.find('='); word.starts_with("--") && equals != std::string::npos) {
+    name = word.substr(0, equals);  // --as=s
+    prefix = name + "=";
+    word.erase(0, equals + 1);
+  } else if (name == "=") {  // bash passes --as=s as three words
+    name = from_end(2);
+  } else if (word == "=") {
+    word.clear();
+  }
+  const CLI::Option* option = name.starts_with("-") ? parser_->app.get_option_no_throw(name) : nullptr;
   const bool is_value = option != nullptr && option->get_items_expected_max() > 0;
   std::vector<std::string> candidates;
   for (const auto& [choice, values] : parser_->choices) {
@@ -156,19 +165,19 @@ std::string Arguments::completions(const std::vector<std::string>& words) const 
   }
   if (!is_value && word.starts_with("-")) {
     for (const CLI::Option* known : parser_->app.get_options()) {
-      for (const std::string& name : known->get_lnames()) candidates.push_back("--" + name);
+      for (const std::string& known_name : known->get_lnames()) candidates.push_back("--" + known_name);
     }
   }
   std::string text;
   for (const std::string& candidate : candidates) {
-    if (candidate.starts_with(word)) text += candidate + "\n";
+    if (candidate.starts_with(word)) text += prefix + candidate + "\n";
   }
   return text;
 }
 
 void Arguments::parse() {
   CLI::App& app = parser_->app;
-  if (!args_.empty() && args_.front() == complete_word) {
+  if (!args_.empty() && args_.front() == kCompleteWord) {
     print(completions({args_.begin() + 1, args_.end()}));
     throw HelpPrinted{};
   }

@@ -15,7 +15,7 @@
 namespace penstock::tool {
 
 //! The first argument of a command that completes the other arguments instead of running.
-inline constexpr const char* complete_word = "__complete";
+inline constexpr const char* kCompleteWord = "__complete";
 
 //! Thrown by `parse` after it has handled the command line itself (`--help`, completion).
 struct HelpPrinted {};

@@ -42,8 +42,10 @@ void write_output(const std::string& path, const std::string& text) {
   const File file = open_file(path, stdout, "wb");
   const bool complete = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size();
   if (!complete || std::fflush(file.get()) != 0) {
-    throw Error("cannot write to " + (path.empty() ? "standard output" : quote(path, 200)) + ": " +
-                std::strerror(errno));
+    const int code = errno;
+    throw StorageError("cannot write to " + (path.empty() ? "standard output" : quote(path, 200)) + ": " +
+                           std::strerror(code),
+                       code);
   }
 }
 

@@ -1,5 +1,6 @@
 // Entry point of both executables. Finds the command and runs its handler or the executable that has it.
 // Converts errors to messages and exit codes: 0 success, 1 failure or negative result, 2 bad usage.
+#include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/command.h"
@@ -30,7 +31,9 @@ std::string overview() {
   }
   return text +
          "\n`penstock COMMAND --help` describes a command and shows an example; `penstock --version` prints "
-         "the version.\n";
+         "the version.\n"
+         "Exit code: 0 success, 1 failure or a negative result, 2 incorrect usage.\n"
+         "Environment: NO_COLOR=1 disables colors; PENSTOCK_LOG=info|debug|trace prints the library's log.\n";
 }
 
 const Command& command_named(const std::string& name) {
@@ -48,7 +51,7 @@ int run(std::vector<std::string> args);
 int complete(std::vector<std::string> words) {
   if (words.size() > 1) {
     const std::string name = words.front();
-    words.front() = complete_word;
+    words.front() = kCompleteWord;
     words.insert(words.begin(), name);
     return find_command(name) == nullptr ? 0 : run(std::move(words));
   }
@@ -60,14 +63,24 @@ int complete(std::vector<std::string> words) {
   return 0;
 }
 
+//! Prints the version of Penstock alone: `penstock version` also loads libtorch and prints its version.
+int print_version(const std::vector<std::string>& args) {
+  if (args.empty()) {
+    print("penstock " + version() + "\n");
+    return 0;
+  }
+  if (args != std::vector<std::string>{"--json"})
+    throw UsageError("--version does not take " + quote(args.back()), {}, "see penstock --help");
+  JsonWriter json;
+  print(json.begin_object().field("penstock", version()).end_object().text() + "\n");
+  return 0;
+}
+
 int run(std::vector<std::string> args) {
   if (args.empty()) throw UsageError("no command was given", {}, "see penstock --help");
   const std::string first = args.front();
   args.erase(args.begin());
-  if (first == "--version") {
-    print("penstock " + version() + "\n");
-    return 0;
-  }
+  if (first == "--version") return print_version(args);
   if (first == "--help" || first == "-h" || first == "help") {
     if (args.empty()) {
       print(overview());
@@ -75,7 +88,7 @@ int run(std::vector<std::string> args) {
     }
     return run({args.front(), "--help"});
   }
-  if (first == complete_word) return complete(args);
+  if (first == kCompleteWord) return complete(args);
   const Command& command = command_named(first);
   const Handler handler = handler_of(command.name);
   if (handler == nullptr) start_torch(command, args);

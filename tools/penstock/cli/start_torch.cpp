@@ -3,6 +3,7 @@
 #include "cli/start_torch.h"
 
 #include "base/text.h"
+#include "cli/libtorch.h"
 
 #include <penstock/base/error.h>
 
@@ -33,9 +34,20 @@ void exec_program(const std::string& program, const std::string& command,
 }
 
 [[noreturn]] void cannot_start(const std::string& command, const std::string& program, int reason) {
-  throw Error("penstock " + command + " needs libtorch and is part of a second program, " +
-                  quote(program, 200) + ", which cannot be started: " + std::strerror(reason),
-              {}, "build with PENSTOCK_TORCH_SIDE=ON and install both programs in the same directory");
+  throw Error(
+      "penstock " + command + " needs libtorch and is part of a second program, " + quote(program, 200) +
+          ", which cannot be started: " + std::strerror(reason),
+      {},
+      "install the package penstock-torch, or build with PENSTOCK_TORCH_SIDE=ON and install both programs "
+      "in the same directory");
+}
+
+//! The path of the penstock-torch in `directory`, ready to be started.
+std::string torch_program(const std::filesystem::path& directory, const std::string& command) {
+  std::string program = (directory / kTorchTool).string();
+  if (access(program.c_str(), X_OK) != 0) cannot_start(command, program, errno);
+  expose_libtorch(directory, command);
+  return program;
 }
 
 }  // namespace
@@ -47,15 +59,15 @@ void start_torch(const Command& command, const std::vector<std::string>& args) {
     throw Error("the command " + quote(command.name) + " has no handler in " +
                 quote(self.filename().string()));
   }
-  const std::string program = (self.parent_path() / kTorchTool).string();
-  exec_program(program, std::string(command.name), args);
-  cannot_start(std::string(command.name), program, errno);
+  const std::string name(command.name);
+  const std::string program = torch_program(self.parent_path(), name);
+  exec_program(program, name, args);
+  cannot_start(name, program, errno);
 }
 
 TorchOutput output_of_torch(const std::string& command, const std::vector<std::string>& args) {
   const std::string program =
-      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / kTorchTool).string();
-  if (access(program.c_str(), X_OK) != 0) cannot_start(command, program, errno);
+      torch_program(std::filesystem::read_symlink("/proc/self/exe").parent_path(), command);
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
     throw Error(std::string("cannot create a pipe: ") + std::strerror(errno));

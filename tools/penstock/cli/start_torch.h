@@ -9,7 +9,7 @@
 namespace penstock::tool {
 
 //! Replaces this process with `penstock-torch COMMAND args…` from the same directory. Throws Error if that
-//! fails.
+//! fails or if there is no libtorch.
 [[noreturn]] void start_torch(const Command& command, const std::vector<std::string>& args);
 
 //! Exit code and standard output of `penstock-torch COMMAND args…`.

@@ -59,7 +59,7 @@ class Scanner {
   //! Checks the rest of a key after its first part: `. part . part …`
   void check_key() {
     for (int parts = 1;; ++parts) {
-      if (parts > most_key_parts) fail("a key has more than " + std::to_string(most_key_parts) + " parts");
+      if (parts > kMaxKeyParts) fail("a key has more than " + std::to_string(kMaxKeyParts) + " parts");
       skip_blanks();
       if (at_ == text_.size() || text_[at_] != '.') return;
       ++at_;

@@ -14,7 +14,7 @@
 namespace penstock::tool {
 
 //! Maximum number of parts of a key (`a.b.c`). The files of this project use at most two.
-inline constexpr int most_key_parts = 16;
+inline constexpr int kMaxKeyParts = 16;
 
 //! Throws toml::parse_error for invalid TOML and for lists nested too deeply. Throws ParseError, with the
 //! line, for keys with too many parts and for non-ASCII characters outside of comments and single-line

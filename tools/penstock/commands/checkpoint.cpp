@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
+#include "report/table.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
@@ -32,15 +33,12 @@ std::string note_text(const std::string& name, const std::string& note) {
 
 namespace fs = std::filesystem;
 
-std::string plural(std::size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
   std::uint64_t bytes = 0;
   for (const checkpoint::StoredFile& file : checkpoint.files()) bytes += file.bytes;
   std::string text = checkpoint.path().string() + ": step " + std::to_string(checkpoint.step()) + ", " +
-                     plural(checkpoint.files().size(), "file") + ", " + format_bytes(bytes) + "\n";
+                     counted(static_cast<std::int64_t>(checkpoint.files().size()), "file") + ", " +
+                     format_bytes(bytes) + "\n";
   for (const checkpoint::PieceKind kind : {checkpoint::PieceKind::Parameter, checkpoint::PieceKind::Buffer,
                                            checkpoint::PieceKind::Optimizer, checkpoint::PieceKind::Extra}) {
     std::size_t count = 0;
@@ -51,8 +49,8 @@ std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
       size += tensor.nbytes();
     }
     if (count > 0) {
-      text += "  " + std::string(to_string(kind)) + ": " + plural(count, "tensor") + ", " +
-              format_bytes(size) + "\n";
+      text += "  " + std::string(to_string(kind)) + ": " +
+              counted(static_cast<std::int64_t>(count), "tensor") + ", " + format_bytes(size) + "\n";
     }
   }
   std::size_t width = 0;
@@ -63,7 +61,8 @@ std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
     const std::string title = checkpoint::tensor_title(tensor.name, tensor.state);
     text += title + std::string(width + 2 - title.size(), ' ') +
             std::string(checkpoint::safetensors_dtype_name(tensor.dtype)) + " " + format_shape(tensor.shape);
-    if (tensor.pieces.size() > 1) text += "  in " + plural(tensor.pieces.size(), "piece");
+    if (tensor.pieces.size() > 1)
+      text += "  in " + counted(static_cast<std::int64_t>(tensor.pieces.size()), "piece");
     if (!tensor.aliases.empty()) text += "  = " + join(tensor.aliases, " = ");
     text += "\n";
   }
@@ -173,11 +172,11 @@ struct Conversion {
 
 std::string to_file(const Conversion& request) {
   if (fs::is_directory(request.to))
-    throw UsageError(request.to + " is a directory", {},
+    throw UsageError(quote(request.to, 200) + " is a directory", {},
                      "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
   check_safetensors_output(request.to, "TARGET");
   if (fs::exists(request.to) && !request.force)
-    throw UsageError(request.to + " already exists", {},
+    throw UsageError(quote(request.to, 200) + " already exists", {},
                      "use --force to overwrite it, or choose another name");
   export_safetensors(
       checkpoint::open_checkpoint(request.from), request.to,
@@ -187,7 +186,7 @@ std::string to_file(const Conversion& request) {
 
 std::string to_directory(const Conversion& request) {
   if (fs::exists(request.to) && !fs::is_directory(request.to))
-    throw UsageError(request.to + " is a file", {},
+    throw UsageError(quote(request.to, 200) + " is a file", {},
                      "convert FILE.safetensors DIR needs a directory as its target");
   try {
     return checkpoint::import_safetensors(request.from, request.to, request.force);

@@ -10,7 +10,7 @@ namespace {
 
 enum class Shell { Bash, Zsh, Fish };
 
-constexpr const char* bash_script =
+constexpr const char* kBashScript =
     R"(# Completion of penstock for bash. Load it with: source <(penstock completion bash)
 _penstock() {
   local IFS=$'\n'
@@ -19,23 +19,30 @@ _penstock() {
 complete -o default -F _penstock penstock
 )";
 
-constexpr const char* zsh_script = R"(#compdef penstock
+constexpr const char* kZshScript = R"(#compdef penstock
 # Completion of penstock for zsh. Load it with: source <(penstock completion zsh)
 _penstock() {
   local -a found
   found=("${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
   if [[ -n "${found[*]}" ]]; then compadd -a found; else _files; fi
 }
-compdef _penstock penstock
+# As a file _penstock in $fpath, zsh runs this text at the first completion.
+if [[ "${funcstack[1]}" == _penstock ]]; then _penstock "$@"; else compdef _penstock penstock; fi
 )";
 
-constexpr const char* fish_script =
+constexpr const char* kFishScript =
     R"(# Completion of penstock for fish. Load it with: penstock completion fish | source
 function __penstock_complete
   set -l words (commandline --tokenize --current-process --cut-at-cursor)
-  $words[1] __complete $words[2..-1] (commandline --current-token --cut-at-cursor) 2>/dev/null
+  set -l word (commandline --current-token --cut-at-cursor)
+  set -l found ($words[1] __complete $words[2..-1] "$word" 2>/dev/null)
+  if set -q found[1]
+    printf '%s\n' $found
+  else
+    __fish_complete_path "$word"
+  end
 end
-complete --command penstock --arguments '(__penstock_complete)'
+complete --command penstock --no-files --arguments '(__penstock_complete)'
 )";
 
 }  // namespace
@@ -47,13 +54,13 @@ int completion_command(Arguments& arguments) {
   arguments.parse();
   switch (shell) {
     case Shell::Bash:
-      print(bash_script);
+      print(kBashScript);
       break;
     case Shell::Zsh:
-      print(zsh_script);
+      print(kZshScript);
       break;
     case Shell::Fish:
-      print(fish_script);
+      print(kFishScript);
       break;
   }
   return 0;

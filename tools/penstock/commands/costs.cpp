@@ -7,6 +7,7 @@
 #include "commands/model_data.h"
 #include "graph/run/node_profile.h"
 #include "pipe/balance.h"
+#include "report/stages.h"
 #include "train/model_checks.h"
 
 #include <penstock/base/error.h>
@@ -68,7 +69,7 @@ std::string json_of(const std::vector<plan::Layer>& layers) {
 
 int costs_command(Arguments& arguments) {
   std::string model, output, input;
-  double flops = 1e11;
+  double flops = kDefaultFlops;
   std::int64_t layers = 64;
   arguments.positional("MODEL.pt2", model, "an archive written by torch.export.save");
   arguments.option("--flops", flops, "floating-point operations per second, used to estimate times");

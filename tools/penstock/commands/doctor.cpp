@@ -26,21 +26,21 @@
 namespace penstock::tool {
 namespace {
 
-enum class Verdict { Fine, Note, Bad };
+enum class CheckVerdict { Fine, Note, Bad };
 
 struct Finding {
   std::string what;
-  Verdict verdict;
+  CheckVerdict verdict;
   std::string text;
 };
 
-const char* verdict_name(Verdict verdict) {
+const char* verdict_name(CheckVerdict verdict) {
   switch (verdict) {
-    case Verdict::Fine:
+    case CheckVerdict::Fine:
       return "ok";
-    case Verdict::Note:
+    case CheckVerdict::Note:
       return "note";
-    case Verdict::Bad:
+    case CheckVerdict::Bad:
       return "BAD";
   }
   return "?";
@@ -51,7 +51,7 @@ Finding look_at_libtorch() {
   const auto address = reinterpret_cast<const void*>(&at::get_num_threads);
   const std::string where = dladdr(address, &info) != 0 ? info.dli_fname : "an unknown location";
   const bool right = torch_version().starts_with("2.13");
-  return {"libtorch", right ? Verdict::Fine : Verdict::Bad, torch_version() + " in " + where};
+  return {"libtorch", right ? CheckVerdict::Fine : CheckVerdict::Bad, torch_version() + " in " + where};
 }
 
 Finding look_at_backends() {
@@ -60,7 +60,7 @@ Finding look_at_backends() {
        {comm::BackendKind::Gloo, comm::BackendKind::Nccl, comm::BackendKind::Mpi, comm::BackendKind::Ucc}) {
     (backend_available(kind) ? have : lack).emplace_back(to_string(kind));
   }
-  return {"backends", Verdict::Fine,
+  return {"backends", CheckVerdict::Fine,
           join(have, ", ") + (lack.empty() ? "" : " (not in this libtorch: " + join(lack, ", ") + ")")};
 }
 
@@ -68,17 +68,17 @@ Finding look_at_processors() {
   const unsigned cores = std::thread::hardware_concurrency();
   const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
-  return {"machine", Verdict::Fine,
+  return {"machine", CheckVerdict::Fine,
           std::to_string(cores) + " cores, " + format_bytes(pages * page) + " of memory, libtorch uses " +
               std::to_string(at::get_num_threads()) + " threads"};
 }
 
 Finding look_at_shared_memory() {
   struct statvfs state {};
-  if (statvfs("/dev/shm", &state) != 0) return {"shared memory", Verdict::Note, "there is no /dev/shm"};
+  if (statvfs("/dev/shm", &state) != 0) return {"shared memory", CheckVerdict::Note, "there is no /dev/shm"};
   const std::uint64_t free = static_cast<std::uint64_t>(state.f_bavail) * state.f_frsize;
   const bool writable = access("/dev/shm", W_OK) == 0;
-  return {"shared memory", writable ? Verdict::Fine : Verdict::Note,
+  return {"shared memory", writable ? CheckVerdict::Fine : CheckVerdict::Note,
           format_bytes(free) + " free in /dev/shm" + (writable ? "" : ", not writable")};
 }
 
@@ -91,7 +91,7 @@ Finding look_at_clocks() {
     while (now == start) now = Clock::now();
     finest = std::min(finest, std::chrono::duration<double>(now - start).count());
   }
-  return {"clocks", finest < 1e-5 ? Verdict::Fine : Verdict::Note,
+  return {"clocks", finest < 1e-5 ? CheckVerdict::Fine : CheckVerdict::Note,
           "steady clock ticks every " + format_seconds(finest)};
 }
 
@@ -99,10 +99,10 @@ Finding look_at_launcher() {
   try {
     const comm::LaunchedRank found = comm::detect_rank();
     const bool is_shell = found.launcher == comm::LauncherKind::None && found.allocated_tasks > 1;
-    return {"launcher", is_shell ? Verdict::Note : Verdict::Fine,
+    return {"launcher", is_shell ? CheckVerdict::Note : CheckVerdict::Fine,
             to_string(found) + (is_shell ? "; start programs with srun or penstock run" : "")};
   } catch (const UsageError& error) {
-    return {"launcher", Verdict::Bad, error.message() + "; " + error.hint()};
+    return {"launcher", CheckVerdict::Bad, error.message() + "; " + error.hint()};
   }
 }
 
@@ -136,13 +136,13 @@ Finding try_round_trip() {
   comm::LaunchOptions options = ranks_of("doctor", 2, {});
   options.deadline = std::chrono::seconds(60);
   std::string line, all;
-  options.on_line = [&](Rank rank, bool is_error, std::string_view text) {
-    if (rank == Rank(0) && !is_error) line = text;
+  options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view text) {
+    if (rank == Rank(0) && stream == comm::OutputStream::Out) line = text;
     all += std::string(text) + "\n";
   };
   const comm::LaunchResult result = launch(options);
-  if (result.ok) return {"round trip", Verdict::Fine, line};
-  return {"round trip", Verdict::Bad, to_string(result) + all};
+  if (result.ok) return {"round trip", CheckVerdict::Fine, line};
+  return {"round trip", CheckVerdict::Bad, to_string(result) + all};
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ Finding try_round_trip() {
 int doctor_command(Arguments& arguments) {
   arguments.parse();
   if (is_rank_of("doctor")) return round_trip_rank();
-  const std::vector<Finding> findings{{"penstock", Verdict::Fine, version()},
+  const std::vector<Finding> findings{{"penstock", CheckVerdict::Fine, version()},
                                       look_at_libtorch(),
                                       look_at_backends(),
                                       look_at_processors(),
@@ -162,7 +162,7 @@ int doctor_command(Arguments& arguments) {
   JsonWriter json;
   json.begin_object().key("findings").begin_array();
   for (const Finding& finding : findings) {
-    healthy = healthy && finding.verdict != Verdict::Bad;
+    healthy = healthy && finding.verdict != CheckVerdict::Bad;
     json.begin_object().field("what", finding.what).field("verdict", verdict_name(finding.verdict));
     json.field("text", finding.text).end_object();
     if (arguments.json()) continue;

@@ -4,10 +4,12 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/paths.h"
+#include "cli/verbosity.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
+#include "parallel/graph/require_parallel_plan.h"
 #include "train/failure_report.h"
 #include "train/model_checks.h"
 #include "train/output_paths.h"
@@ -17,7 +19,6 @@
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 #include <penstock/graph/graph_module.h>
-#include <penstock/parallel/find_parallel_plan.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/pipe/pipe.h>
 #include <penstock/schedule/generate.h>
@@ -40,6 +41,7 @@ struct EvalJob {
   RankOptions rank_options;
   RankCounts ranks;
   bool json = false;
+  Verbosity verbosity;
 };
 
 //! The split given by the options. By default, a balanced split into the number of stages that the schedule
@@ -69,6 +71,7 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
     }
     return json.end_object().end_object().text() + "\n";
   }
+  if (job.verbosity.quiet) return "written to " + job.output + "\n";
   const int ranks = job.ranks.all(), replicas = job.ranks.dp;
   std::string text = std::to_string(rows) + " examples in " + std::to_string(microbatches) +
                      (microbatches == 1 ? " microbatch" : " microbatches") +
@@ -204,6 +207,7 @@ std::vector<std::string> command_line_of(const EvalJob& job, const graph::SplitP
   args.insert(args.end(), {"--backend", job.rank_options.backend});
   if (!positions.empty()) args.insert(args.end(), {"--cuts", join(numbers, ",")});
   if (job.json) args.emplace_back("--json");
+  if (job.verbosity.quiet) args.emplace_back("--quiet");
   return args;
 }
 
@@ -227,7 +231,9 @@ int eval_command(Arguments& arguments) {
   arguments.option("--output", job.output, "the safetensors file for the outputs", Arguments::Need::Required);
   job.split.declare(arguments);
   job.rank_options.declare(arguments, "GPipe");
+  job.verbosity.declare(arguments);
   arguments.parse();
+  job.verbosity.apply();
   job.json = arguments.json();
   job.ranks = job.rank_options.counts();
   schedule::parse_schedule_kind(job.rank_options.schedule);
@@ -243,12 +249,13 @@ int eval_command(Arguments& arguments) {
     return 0;
   }
   comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), command_line_of(job, positions));
+  job.verbosity.pass_to(options.environment);
   FailureReport failures({.ranks = job.ranks.all()});
   failures.attach(options);
   std::string warnings;  // shown only if the run succeeds; the failure report replaces them
-  options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
-    if (failures.take(rank, is_error, line)) return;
-    if (is_error) {
+  options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view line) {
+    if (failures.take(rank, stream, line)) return;
+    if (stream == comm::OutputStream::Err) {
       warnings += std::string(line) + "\n";
     } else {
       print(std::string(line) + "\n");

@@ -7,6 +7,7 @@
 #include "commands/pipe_options.h"
 #include "graph/passes/graph_costs.h"
 #include "graph/run/node_profile.h"
+#include "report/stages.h"
 #include "train/model_checks.h"
 
 #include <penstock/base/error.h>
@@ -18,20 +19,12 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 
 namespace penstock::tool {
 namespace {
 
-enum class Format { Summary, Graph, Graphviz, Svg, Profile };
-
-std::size_t count_of(const graph::Graph& graph, graph::Slot::Kind kind) {
-  std::size_t elements = 0;
-  for (const graph::Slot& slot : graph.slots) {
-    const auto& meta = graph.value(slot.value).meta;
-    if (slot.kind == kind && meta) elements += static_cast<std::size_t>(meta->numel());
-  }
-  return elements;
-}
+enum class InspectFormat { Summary, Graph, Graphviz, Svg, Profile };
 
 //! `linear x4, gelu x2`, the most frequent first.
 std::string operators_of(const graph::Graph& graph) {
@@ -47,24 +40,6 @@ std::string operators_of(const graph::Graph& graph) {
   for (const auto& [name, count] : sorted)
     texts.push_back(name + (count > 1 ? " x" + std::to_string(count) : ""));
   return join(texts, ", ");
-}
-
-//! The modules of a stage. Submodules of a module that lies entirely in this stage are omitted.
-std::vector<std::string> modules_of(const pipe::Pipe& pipe, int stage) {
-  std::map<std::string, int> holders;
-  for (int s = 0; s < pipe.num_stages(); ++s) {
-    for (const std::string& path : pipe.stage_modules(StageId(s))) ++holders[path];
-  }
-  std::vector<std::string> modules;
-  for (const std::string& path : pipe.stage_modules(StageId(stage))) {
-    const std::size_t dot = path.rfind('.');
-    const bool inside = dot != std::string::npos && holders[path.substr(0, dot)] == 1;
-    if (holders[path] == 1 && !inside) modules.push_back(path);
-    const auto is_child = [&](const auto& item) { return item.first.starts_with(path + "."); };
-    if (holders[path] > 1 && std::none_of(holders.begin(), holders.end(), is_child))
-      modules.push_back(path + " (partial)");
-  }
-  return modules;
 }
 
 //! The outputs of a stage, each with its receivers: later stages, or the user for the last stage.
@@ -98,11 +73,11 @@ std::string summary_of(const pipe::Pipe& pipe) {
     const graph::GraphCosts costs = graph_costs(graph);
     text += "stage " + std::to_string(s) + "  " + std::to_string(graph.nodes.size()) +
             (graph.nodes.size() == 1 ? " operator, " : " operators, ") +
-            std::to_string(count_of(graph, graph::Slot::Kind::Parameter)) + " parameters (" +
+            std::to_string(elements_of(graph, graph::Slot::Kind::Parameter)) + " parameters (" +
             format_bytes(costs.parameter_bytes) + "), " +
-            std::to_string(count_of(graph, graph::Slot::Kind::Buffer)) + " elements in buffers, " +
+            std::to_string(elements_of(graph, graph::Slot::Kind::Buffer)) + " elements in buffers, " +
             format_bytes(costs.activation_bytes) + " of activations\n";
-    text += "         modules: " + join(modules_of(pipe, s), ", ") + "\n";
+    text += "         modules: " + join(modules_of(pipe, StageId(s)), ", ") + "\n";
     text += "         operators: " + operators_of(graph) + "\n";
   }
   const std::vector<std::string> outputs = pipe.graph().output_paths();
@@ -123,7 +98,7 @@ std::string json_of(const pipe::Pipe& pipe) {
     json.begin_object().field("stage", s).key("operators").begin_array();
     for (const graph::Node& node : graph.nodes) json.value(node.name());
     json.end_array().key("modules").begin_array();
-    for (const std::string& module : modules_of(pipe, s)) json.value(module);
+    for (const std::string& module : modules_of(pipe, StageId(s))) json.value(module);
     json.end_array().field("flops", costs.flops).field("parameter_bytes", costs.parameter_bytes);
     json.field("activation_bytes", costs.activation_bytes).key("parameters").begin_array();
     for (const graph::Slot& slot : graph.slots) {
@@ -175,52 +150,55 @@ std::string profile_of(const graph::Pt2Archive& archive, const std::string& inpu
 int inspect_command(Arguments& arguments) {
   std::string file;
   SplitOptions split;
-  Format format = Format::Summary;
+  InspectFormat format = InspectFormat::Summary;
   std::string input, output;
   arguments.positional("MODEL.pt2", file, "an archive written by torch.export.save");
   split.declare(arguments);
-  arguments.choice<Format>("--as", format,
-                           {{"summary", Format::Summary},
-                            {"graph", Format::Graph},
-                            {"dot", Format::Graphviz},
-                            {"graphviz", Format::Graphviz},
-                            {"svg", Format::Svg},
-                            {"profile", Format::Profile}},
-                           "output format");
+  arguments.choice<InspectFormat>("--as", format,
+                                  {{"summary", InspectFormat::Summary},
+                                   {"graph", InspectFormat::Graph},
+                                   {"dot", InspectFormat::Graphviz},
+                                   {"graphviz", InspectFormat::Graphviz},
+                                   {"svg", InspectFormat::Svg},
+                                   {"profile", InspectFormat::Profile}},
+                                  "output format");
   arguments.option("--input", input,
                    "a safetensors file of examples; required by --balance time and --as profile");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
-  const bool measures = split.by == pipe::BalanceBy::MeasuredTime || format == Format::Profile;
+  const bool measures = split.by == pipe::BalanceBy::MeasuredTime || format == InspectFormat::Profile;
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
-  const graph::Pt2Archive archive = open_archive(file);
-  if (format == Format::Profile) {
-    write_output(output, profile_of(archive, input));
+  const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(file));
+  if (format == InspectFormat::Profile) {
+    write_output(output, profile_of(*archive, input));
     return 0;
   }
   std::vector<c10::IValue> example;
-  if (measures) example = example_of(archive.graph(), input);
-  const pipe::Pipe pipe = load_pt2(file, split.spec().value_or(pipe::AtMarks{}), {}, example);
+  if (measures) example = example_of(archive->graph(), input);
+  const pipe::TensorSource source = [archive](const std::vector<graph::Slot>& slots) {
+    return archive->load(slots);
+  };
+  const pipe::Pipe pipe(archive->graph(), source, split.spec().value_or(pipe::AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));
     return 0;
   }
   switch (format) {
-    case Format::Summary:
+    case InspectFormat::Summary:
       write_output(output, summary_of(pipe));
       break;
-    case Format::Graph:
+    case InspectFormat::Graph:
       write_output(output, to_string(pipe));
       break;
-    case Format::Graphviz:
+    case InspectFormat::Graphviz:
       write_output(output, pipe.graphviz());
       break;
-    case Format::Svg:
+    case InspectFormat::Svg:
       write_output(output, pipe.svg());
       break;
-    case Format::Profile:
+    case InspectFormat::Profile:
       break;
   }
   return 0;

@@ -70,9 +70,10 @@ void ProgressReporter::print() const {
 }
 
 void report_as_json(comm::LaunchOptions& options) {
-  options.on_line = [](Rank rank, bool is_error, std::string_view line) {
+  options.on_line = [](Rank rank, comm::OutputStream stream, std::string_view line) {
     JsonWriter json;
-    json.begin_object().field("rank", rank.value).field("stream", is_error ? "stderr" : "stdout");
+    const char* const name = stream == comm::OutputStream::Err ? "stderr" : "stdout";
+    json.begin_object().field("rank", rank.value).field("stream", name);
     json.field("line", line).end_object();
     print(json.text() + "\n");
   };

@@ -26,7 +26,7 @@ using c10::IValue;
 std::optional<std::int64_t> fixed_batch(const graph::Graph& graph) {
   for (const graph::GraphInput& input : graph.inputs) {
     const auto& meta = graph.value(input.value).meta;
-    if (input.baked || !meta || meta->sizes.empty()) continue;
+    if (input.constant || !meta || meta->sizes.empty()) continue;
     return meta->sizes[0].expression.empty() ? std::optional(meta->sizes[0].size) : std::nullopt;
   }
   return std::nullopt;
@@ -124,8 +124,8 @@ ModelData read_model_data(const graph::Graph& graph, const std::string& path) {
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const graph::GraphInput& input = graph.inputs[i];
     const graph::Value& value = graph.value(input.value);
-    if (input.baked) {
-      data.leaves.push_back(*input.baked);
+    if (input.constant) {
+      data.leaves.push_back(*input.constant);
       continue;
     }
     if (value.type != graph::ValueType::Tensor) {

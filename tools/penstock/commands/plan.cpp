@@ -18,7 +18,7 @@
 namespace penstock::tool {
 namespace {
 
-constexpr int layers_of_a_rank = 4;  //!< layers per rank of the default model (no cost file)
+constexpr int kLayersPerRank = 4;  //!< layers per rank of the default model (no cost file)
 
 int positive_integer(const std::string& text, const char* option) {
   int value = 0;
@@ -43,16 +43,16 @@ std::string layers_text(const plan::Plan& plan, std::size_t stage, const std::ve
 }
 
 std::string report(const plan::PlanResult& result, const CostFile& file, std::size_t top) {
-  const bool seconds = file.seconds;
+  const view::TimeUnit unit = file.time_unit;
   std::string text;
   const plan::Plan& best = result.plans.front();
   if (best.verdict == plan::PlanVerdict::Best) {
     text += best.schedule + ", " + std::to_string(best.stages_per_rank) +
             (best.stages_per_rank == 1 ? " stage" : " stages") + " per rank, " +
             std::to_string(best.microbatches) + " microbatches" +
-            (best.recompute ? ", recomputing activations" : "") + ": " + show_time(best.step_time, seconds) +
+            (best.recompute ? ", recomputing activations" : "") + ": " + show_time(best.step_time, unit) +
             " per step, bubble " + show_share(best.bubble) + ", peak memory " +
-            show_memory(best.peak_memory, seconds) + "\n";
+            show_memory(best.peak_memory, unit) + "\n";
     for (std::size_t s = 0; s + 1 < best.first_layer.size(); ++s) {
       text += "  stage " + std::to_string(s) + " on rank " +
               std::to_string(result.schedule->placement.stage_to_rank()[s].value) + ": " +
@@ -69,8 +69,8 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
     if (top > 0 && shown++ >= top) break;
     const bool ran = plan.verdict != plan::PlanVerdict::Impossible;
     rows.push_back({plan.schedule, std::to_string(plan.stages_per_rank), std::to_string(plan.microbatches),
-                    plan.recompute ? "yes" : "no", ran ? show_time(plan.step_time, seconds) : "",
-                    ran ? show_share(plan.bubble) : "", ran ? show_memory(plan.peak_memory, seconds) : "",
+                    plan.recompute ? "yes" : "no", ran ? show_time(plan.step_time, unit) : "",
+                    ran ? show_share(plan.bubble) : "", ran ? show_memory(plan.peak_memory, unit) : "",
                     plan.verdict == plan::PlanVerdict::Best ? "best" : plan.why});
   }
   text += show_table(rows);
@@ -90,8 +90,8 @@ std::string to_json(const plan::PlanResult& result) {
 //! W.
 void fill_in_model(CostFile& file, int ranks) {
   plan::StageCosts each;
-  each.forward = each.input = each.weight = 1.0 / layers_of_a_rank;
-  for (int i = 0; i < ranks * layers_of_a_rank; ++i)
+  each.forward = each.input = each.weight = 1.0 / kLayersPerRank;
+  for (int i = 0; i < ranks * kLayersPerRank; ++i)
     file.layers.push_back({"layer." + std::to_string(i), each});
 }
 
@@ -119,12 +119,12 @@ int plan_command(Arguments& arguments) {
   arguments.option("--stages-per-rank", stages_per_rank, "counts to try: 1,2 (default: 1 to 4)");
   arguments.option("--schedules", options.schedules, "schedules to try: 1F1B,ZB1P,Auto (default: all)");
   arguments.flag("--no-recomputation", no_recomputation, "do not try activation recomputation");
-  arguments.choice("--send-mode", options.mode, send_mode_choices(), "how the transport treats a send");
+  arguments.choice("--send-mode", options.send_mode, send_mode_choices(), "how the transport treats a send");
   arguments.option("--top", top, "number of rows to show; 0: all");
   arguments.option("--save", save, "write the best schedule to this CSV file");
   arguments.parse();
-  if (ranks < 1 || ranks > schedule::max_stages)
-    throw UsageError("--ranks must be between 1 and " + std::to_string(schedule::max_stages));
+  if (ranks < 1 || ranks > schedule::kMaxStages)
+    throw UsageError("--ranks must be between 1 and " + std::to_string(schedule::kMaxStages));
   if (microbatches.empty())
     throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
   options.ranks = static_cast<int>(ranks);

@@ -1,12 +1,17 @@
 // `penstock run`: starts a program on several ranks, on one or more nodes.
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "cli/libtorch.h"
+#include "cli/paths.h"
+#include "cli/verbosity.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/settings.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
+
+#include <unistd.h>
 
 #include <charconv>
 
@@ -39,6 +44,7 @@ std::chrono::milliseconds time_of(const std::string& option, double seconds) {
 }  // namespace
 
 int run_command(Arguments& arguments) {
+  restore_library_path();
   comm::LaunchOptions options;
   std::int64_t ranks = 1, nodes = 1, node_rank = 0, restarts = 0;
   double grace = 10, join_timeout = 120;
@@ -56,8 +62,12 @@ int run_command(Arguments& arguments) {
       "--log-dir", log_dir,
       "write output to attempt<A>/rank<R>.out and .err in this directory instead of the terminal");
   arguments.option("--grace", grace, "seconds that the other ranks get to exit on their own after a failure");
+  Verbosity verbosity;
+  verbosity.declare(arguments);
   arguments.rest("PROGRAM", options.command, "the program and its arguments");
   arguments.parse();
+  verbosity.apply();
+  verbosity.pass_to(options.environment);
   if (options.command.empty())
     throw UsageError("no PROGRAM given", {}, "for example penstock run --ranks 2 -- ./my_program");
   if (nodes > 1 && !rendezvous)
@@ -73,9 +83,15 @@ int run_command(Arguments& arguments) {
   if (log_dir) {
     options.log_dir = *log_dir;
     const std::string created = make_output_directory(*log_dir, "--log-dir");
-    if (!created.empty() && !arguments.json()) print(created + "\n");
+    if (!created.empty() && !verbosity.quiet && !arguments.json()) print(created + "\n");
+    if (access(log_dir->c_str(), W_OK | X_OK) != 0)
+      throw UsageError("--log-dir " + quote(*log_dir, 200) + " is not writable", {},
+                       "choose another directory");
   }
-  if (token_file) options.token_file = *token_file;
+  if (token_file) {
+    check_input_file(*token_file);
+    options.token_file = *token_file;
+  }
   print_notices(options);
   if (arguments.json()) report_as_json(options);
   // The board is indexed by global rank, and the size of the job is not known yet. Unused entries take no

@@ -14,9 +14,9 @@
 namespace penstock::tool {
 namespace {
 
-enum class Format { Csv, Grid, Svg, Html, Trace };
+enum class ScheduleFormat { Csv, Grid, Svg, Html, Trace };
 
-constexpr std::int64_t max_microbatches = 50'000'000;  //!< in the row of one rank
+constexpr std::int64_t kMaxRowMicrobatches = 50'000'000;  //!< in the row of one rank
 
 std::string stages_text(const schedule::ScheduleInfo& info) {
   return info.only_stages_per_rank ? std::to_string(*info.only_stages_per_rank) : "1 or more";
@@ -44,7 +44,7 @@ std::string table_json(const std::string& name, const schedule::Placement& place
   out.begin_object()
       .field("name", name)
       .field("ranks", placement.ranks())
-      .field("stages", placement.stages());
+      .field("stages", placement.num_stages());
   out.field("microbatches", microbatches).field("lowered", lowered).key("rank_of_stage").begin_array();
   for (const Rank rank : placement.stage_to_rank()) out.value(rank.value);
   out.end_array().key("rows").begin_array();
@@ -71,9 +71,9 @@ int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t 
     throw UsageError("a named schedule needs --ranks and --microbatches");
   }
   const std::int64_t stages = options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank);
-  check_range("--ranks", *options.ranks, schedule::max_stages);
-  check_range("--stages-per-rank", stages, schedule::max_stages / *options.ranks);
-  check_range("--microbatches", *options.microbatches, max_microbatches / stages);
+  check_range("--ranks", *options.ranks, schedule::kMaxStages);
+  check_range("--stages-per-rank", stages, schedule::kMaxStages / *options.ranks);
+  check_range("--microbatches", *options.microbatches, kMaxRowMicrobatches / stages);
   const schedule::ScheduleShape shape{static_cast<int>(*options.ranks), static_cast<int>(stages),
                                       static_cast<int>(*options.microbatches)};
   check_shape(kind, shape);
@@ -93,7 +93,7 @@ int schedule_command(Arguments& arguments) {
   ShapeOptions shape;
   bool listing = false, lowered = false;
   std::optional<std::int64_t> rank;
-  Format format = Format::Csv;
+  ScheduleFormat format = ScheduleFormat::Csv;
   arguments.positional("NAME", name, "schedule name (case-insensitive) or Auto; see --list",
                        Arguments::Need::Optional);
   shape.declare(arguments);
@@ -101,11 +101,11 @@ int schedule_command(Arguments& arguments) {
   arguments.flag("--lowered", lowered, "include sends, receives, unshard, reshard and gradient reduction");
   arguments.option("--rank", rank, "print only the row of this rank, as csv");
   arguments.choice("--as", format,
-                   {{"csv", Format::Csv},
-                    {"grid", Format::Grid},
-                    {"svg", Format::Svg},
-                    {"html", Format::Html},
-                    {"trace", Format::Trace}},
+                   {{"csv", ScheduleFormat::Csv},
+                    {"grid", ScheduleFormat::Grid},
+                    {"svg", ScheduleFormat::Svg},
+                    {"html", ScheduleFormat::Html},
+                    {"trace", ScheduleFormat::Trace}},
                    "output format");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
@@ -127,7 +127,7 @@ int schedule_command(Arguments& arguments) {
                  table_json(schedule.name, schedule.placement, schedule.microbatches, lowered, ranks));
     return 0;
   }
-  if (format == Format::Csv) {
+  if (format == ScheduleFormat::Csv) {
     write_output(output, lowered ? to_csv(lower(schedule, lowering)) : to_csv(schedule));
     return 0;
   }
@@ -135,8 +135,9 @@ int schedule_command(Arguments& arguments) {
   const bool units = shape.costs_path.empty();
   const plan::Costs costs = costs_for(file, schedule.placement.stage_to_rank());
   const view::Drawing drawing =
-      lowered && units ? view::draw(program) : view::draw(simulate(program, costs), file.seconds);
-  write_picture(drawing, static_cast<Picture>(static_cast<int>(format) - static_cast<int>(Format::Grid)),
+      lowered && units ? view::draw(program) : view::draw(simulate(program, costs), file.time_unit);
+  write_picture(drawing,
+                static_cast<Picture>(static_cast<int>(format) - static_cast<int>(ScheduleFormat::Grid)),
                 output);
   return 0;
 }

@@ -12,7 +12,7 @@
 namespace penstock::tool {
 namespace {
 
-enum class Format { Text, Csv, Grid, Svg, Html, Trace };
+enum class SimulateFormat { Text, Csv, Grid, Svg, Html, Trace };
 
 struct Outcome {
   schedule::Program program;
@@ -20,38 +20,39 @@ struct Outcome {
   double bound = 0;
 };
 
-constexpr std::size_t shown_path = 12;  //!< maximum number of actions printed of a critical path
+constexpr std::size_t kMaxShownActions = 12;  //!< maximum number of actions printed of a critical path
 
-std::string path_text(const std::vector<plan::CriticalStep>& path) {
+std::string path_text(const std::vector<plan::CriticalAction>& path) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < path.size(); ++i) {
-    if (path.size() > shown_path && i == shown_path / 2) {
-      texts.push_back("… (" + std::to_string(path.size() - shown_path) + " more)");
-      i = path.size() - shown_path / 2;
+    if (path.size() > kMaxShownActions && i == kMaxShownActions / 2) {
+      texts.push_back("… (" + std::to_string(path.size() - kMaxShownActions) + " more)");
+      i = path.size() - kMaxShownActions / 2;
     }
     texts.push_back(to_string(path[i].timed.action));
   }
   return join(texts, " ");
 }
 
-std::string report(const Outcome& outcome, bool seconds) {
+std::string report(const Outcome& outcome, view::TimeUnit unit) {
   const plan::Simulation& s = outcome.simulation;
   const schedule::Program& program = outcome.program;
   std::string text = program.name() + ": " + std::to_string(program.ranks()) + " ranks, " +
-                     std::to_string(program.stages()) + " stages, " + std::to_string(program.microbatches()) +
-                     " microbatches, " + std::string(to_string(program.mode())) + " sends\n";
-  text += "step time      " + show_time(s.step_time, seconds) + " (lower bound " +
-          show_time(outcome.bound, seconds) + ")\n";
+                     std::to_string(program.num_stages()) + " stages, " +
+                     std::to_string(program.microbatches()) + " microbatches, " +
+                     std::string(to_string(program.send_mode())) + " sends\n";
+  text += "step time      " + show_time(s.step_time, unit) + " (lower bound " +
+          show_time(outcome.bound, unit) + ")\n";
   text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) +
           " between the first and last action of each rank\n";
-  text += "peak memory    " + show_memory(s.peak_memory(), seconds) + "\n";
+  text += "peak memory    " + show_memory(s.peak_memory(), unit) + "\n";
   text += "critical path  " + path_text(s.critical_path) + "\n\n";
   std::vector<std::vector<std::string>> rows{{"rank", "busy", "bubble", "own bubble", "peak memory", "at"}};
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
     const plan::RankReport& rank = s.ranks[r];
-    rows.push_back({std::to_string(r), show_time(rank.busy, seconds), show_share(rank.bubble),
-                    show_share(rank.own_bubble), show_memory(rank.peak_memory, seconds),
-                    show_time(rank.peak_at, seconds)});
+    rows.push_back({std::to_string(r), show_time(rank.busy, unit), show_share(rank.bubble),
+                    show_share(rank.own_bubble), show_memory(rank.peak_memory, unit),
+                    show_time(rank.peak_at, unit)});
   }
   return text + show_table(rows);
 }
@@ -60,7 +61,7 @@ std::string report(const Outcome& outcome, bool seconds) {
 //! different numbers of stages per rank.
 double per_rank(const Outcome& outcome) {
   return static_cast<double>(outcome.simulation.peak_memory()) * outcome.program.ranks() /
-         outcome.program.stages();
+         outcome.program.num_stages();
 }
 
 //! Without real costs, scales the stage times so that all compared schedules run the same model: more stages
@@ -74,14 +75,15 @@ void scale_costs(plan::Costs& costs, int ranks) {
   }
 }
 
-std::string comparison(const std::vector<Outcome>& outcomes, bool seconds) {
+std::string comparison(const std::vector<Outcome>& outcomes, view::TimeUnit unit) {
   std::vector<std::vector<std::string>> rows{
       {"schedule", "stages", "step time", "bubble", "own bubble", "peak memory"}};
   for (const Outcome& outcome : outcomes) {
     const plan::Simulation& s = outcome.simulation;
-    rows.push_back({outcome.program.name(), std::to_string(outcome.program.stages()),
-                    show_time(s.step_time, seconds), show_share(s.bubble), show_share(s.own_bubble),
-                    seconds ? format_bytes(s.peak_memory()) : show_time(per_rank(outcome), false)});
+    rows.push_back({outcome.program.name(), std::to_string(outcome.program.num_stages()),
+                    show_time(s.step_time, unit), show_share(s.bubble), show_share(s.own_bubble),
+                    unit == view::TimeUnit::Seconds ? format_bytes(s.peak_memory())
+                                                    : show_time(per_rank(outcome), unit)});
   }
   return show_table(rows);
 }
@@ -106,22 +108,22 @@ int simulate_command(Arguments& arguments) {
   std::string output;
   ShapeOptions shape;
   schedule::SendMode mode = schedule::SendMode::Buffered;
-  Format format = Format::Text;
+  SimulateFormat format = SimulateFormat::Text;
   arguments.positional("NAME|FILE.csv", names, "schedule names or schedule files (compute-only or lowered)");
   shape.declare(arguments);
   arguments.choice("--send-mode", mode, send_mode_choices(), "how the transport treats a send");
   arguments.choice("--as", format,
-                   {{"text", Format::Text},
-                    {"csv", Format::Csv},
-                    {"grid", Format::Grid},
-                    {"svg", Format::Svg},
-                    {"html", Format::Html},
-                    {"trace", Format::Trace}},
+                   {{"text", SimulateFormat::Text},
+                    {"csv", SimulateFormat::Csv},
+                    {"grid", SimulateFormat::Grid},
+                    {"svg", SimulateFormat::Svg},
+                    {"html", SimulateFormat::Html},
+                    {"trace", SimulateFormat::Trace}},
                    "output format");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   const CostFile file = shape.costs();
-  if (format != Format::Text && names.size() > 1)
+  if (format != SimulateFormat::Text && names.size() > 1)
     throw UsageError("--as takes only one schedule", {},
                      "give one schedule, or omit --as to compare several");
 
@@ -144,17 +146,18 @@ int simulate_command(Arguments& arguments) {
     write_output(output, out.text() + "\n");
     return 0;
   }
-  if (format == Format::Text) {
-    write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.seconds)
-                                              : comparison(outcomes, file.seconds));
+  if (format == SimulateFormat::Text) {
+    write_output(output, outcomes.size() == 1 ? report(outcomes.front(), file.time_unit)
+                                              : comparison(outcomes, file.time_unit));
     return 0;
   }
-  if (format == Format::Csv) {
+  if (format == SimulateFormat::Csv) {
     write_output(output, timeline_csv(outcomes.front().simulation.timeline));
     return 0;
   }
-  const auto picture = static_cast<Picture>(static_cast<int>(format) - static_cast<int>(Format::Grid));
-  write_picture(view::draw(outcomes.front().simulation, file.seconds), picture, output);
+  const auto picture =
+      static_cast<Picture>(static_cast<int>(format) - static_cast<int>(SimulateFormat::Grid));
+  write_picture(view::draw(outcomes.front().simulation, file.time_unit), picture, output);
   return 0;
 }
 

@@ -18,11 +18,11 @@
 namespace penstock::tool {
 namespace {
 
-constexpr std::int64_t highest_port = 65'535;
+constexpr std::int64_t kMaxPort = 65'535;
 
 std::string page_of(const std::string& file) {
   if (!file.empty()) return read_input(file);
-  if (!embedded_page.empty()) return std::string(embedded_page);
+  if (!kEmbeddedPage.empty()) return std::string(kEmbeddedPage);
   throw UsageError("this program was built without the playground", {},
                    "run ./dev playground in a checkout, then ./dev build, or name a page with --page");
 }
@@ -70,8 +70,8 @@ int studio_command(Arguments& arguments) {
   arguments.option("-o,--output", output, "write the page to this file, which a browser can open, and exit");
   arguments.option("--page", file, "serve this HTML file instead of the built-in page");
   arguments.parse();
-  if (port && (*port < 0 || *port > highest_port))
-    throw UsageError("--port must be between 0 and " + std::to_string(highest_port));
+  if (port && (*port < 0 || *port > kMaxPort))
+    throw UsageError("--port must be between 0 and " + std::to_string(kMaxPort));
   std::string page = page_of(file);
   if (!output.empty()) {
     write_output(output, page);

@@ -2,9 +2,11 @@
 // code of a rank.
 #include "base/json.h"
 #include "cli/arguments.h"
+#include "cli/terminal.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/train_settings.h"
+#include "train/dry_run.h"
 #include "train/external_rank.h"
 #include "train/failure_report.h"
 #include "train/train_checks.h"
@@ -46,6 +48,11 @@ int train_command(Arguments& arguments) {
                    "a TOML file with these options; the command line takes precedence");
   arguments.parse();
   if (!request.config.empty()) settings.read(request.config);
+  // The command line takes precedence over the opposite in a file.
+  Verbosity& verbosity = request.verbosity;
+  if (arguments.given("--verbose") && !arguments.given("--quiet")) verbosity.quiet = false;
+  if (arguments.given("--quiet") && !arguments.given("--verbose")) verbosity.verbose = false;
+  verbosity.apply();
   const bool is_launched_rank = is_rank_of("train");
   const comm::LaunchedRank found = comm::detect_rank();
   const bool is_external_rank = !is_launched_rank && is_rank(found);
@@ -53,38 +60,47 @@ int train_command(Arguments& arguments) {
   request.refuse_idle(settings);
   request.resolve();
   settings.omit(request.idle());
-  if (is_external_rank) {
-    const DisplayMode plain = arguments.json() ? DisplayMode::Json : DisplayMode::Plain;
-    return run_external_rank(request, found, plain, [&] { return settings.toml(); });
+  settings.omit(TrainSettings::display_options());
+  DisplayOptions display{.mode = arguments.json() ? DisplayMode::Json : DisplayMode::Plain,
+                         .quiet = verbosity.quiet};
+  if (request.dry_run) {
+    if (is_external_rank && found.rank.value != 0) return 0;  // rank 0 prints for all
+    if (is_external_rank) check_size(request, found);
+    check_training(request);
+    request.resolved_config = settings.toml();
+    print(dry_run_report(request, found, display.mode == DisplayMode::Json));
+    return 0;
   }
+  if (is_external_rank) return run_external_rank(request, found, display, [&] { return settings.toml(); });
   if (!is_launched_rank) check_training(request);
-  request.run.config = settings.toml();
+  request.resolved_config = settings.toml();
   if (is_launched_rank) return run_training_rank(request);
 
   const int ranks = request.run.parallel.ranks();
-  const DisplayMode mode = arguments.json() ? DisplayMode::Json
-                           : on_terminal()  ? DisplayMode::Terminal
-                                            : DisplayMode::Plain;
+  const bool json = display.mode == DisplayMode::Json;
+  if (!json && on_terminal()) display.mode = DisplayMode::Terminal;
   const std::vector<std::string> created = request.prepare_outputs();
-  if (mode != DisplayMode::Json) print("# resolved configuration\n" + request.run.config + "\n");
-  for (const std::string& line : created)
-    if (mode != DisplayMode::Json) print(line + "\n");
+  if (!json && !display.quiet) {
+    print("# resolved configuration\n" + request.resolved_config + "\n");
+    for (const std::string& line : created) print(line + "\n");
+  }
   comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.command_line());
-  set_display(launch_options, mode);
+  set_display(launch_options, display);
+  verbosity.pass_to(launch_options.environment);
   launch_options.max_restarts = static_cast<int>(request.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
   LineDrawer drawer;
   FailureReport::Options report{.ranks = ranks, .hint = hint_after_failure(request)};
   if (!request.failure_log.empty()) report.details = request.failure_log;
   FailureReport failures(std::move(report));
-  launch_options.on_line = [&](Rank rank, bool is_error, std::string_view line) {
-    if (!failures.take(rank, is_error, line)) drawer.draw(rank, is_error, line);
+  launch_options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view line) {
+    if (!failures.take(rank, stream, line)) drawer.draw(rank, stream, line);
   };
   launch_options.on_start = [&](const std::vector<pid_t>&) { drawer.finish(); };
   failures.attach(launch_options);
   const comm::LaunchResult result = launch(launch_options);
   drawer.finish();
-  if (mode == DisplayMode::Json) print(result_json(result) + "\n");
+  if (json) print(result_json(result) + "\n");
   return failures.finish(result);
 }
 

@@ -24,10 +24,10 @@ std::string to_text(const std::string& path, const schedule::ScheduleFile& file,
   std::string text = penstock::to_string(verdict.findings);
   text += path + ": " + (fine ? "valid" : "not valid") + ": " +
           (file.level == schedule::ProgramLevel::Lowered ? "lowered, " : "compute only, ");
-  text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.stages()) +
+  text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.num_stages()) +
           " stages, " + std::to_string(file.microbatches) + " microbatches\n";
   if (!verdict.valid()) return text;
-  for (const schedule::SendMode mode : schedule::send_modes) {
+  for (const schedule::SendMode mode : schedule::kSendModes) {
     text +=
         "  " + std::string(to_string(mode)) + " sends: " + (verdict.safe(mode) ? "safe" : "not safe") + "\n";
     const std::string why = penstock::to_string(verdict.of(mode));
@@ -49,7 +49,7 @@ int validate_command(Arguments& arguments) {
   arguments.parse();
   schedule::CsvOptions options;
   if (microbatches) {
-    if (*microbatches < 1 || *microbatches > schedule::max_microbatches)
+    if (*microbatches < 1 || *microbatches > schedule::kMaxMicrobatches)
       throw UsageError("--microbatches must be 1 or more");
     options.microbatches = static_cast<int>(*microbatches);
   }

@@ -21,7 +21,7 @@ namespace {
 }
 
 // Limits far above any real machine. Sums of costs within them do not overflow.
-constexpr double largest_time = 1e18, largest_bytes = 1e14;
+constexpr double kMaxTime = 1e18, kMaxBytes = 1e14;
 
 //! Reads the keys of a table. `done` rejects unknown keys.
 class Keys {
@@ -38,7 +38,7 @@ class Keys {
     const auto value = node->value<double>();
     if (!value || !(*value >= 0) || !std::isfinite(*value))
       refuse(*node, key + " must be a non-negative number");
-    if (*value > largest_time) refuse(*node, key + " must be at most 1e18");
+    if (*value > kMaxTime) refuse(*node, key + " must be at most 1e18");
     target = *value;
   }
   void number(const std::string& key, std::optional<double>& target) {
@@ -49,7 +49,7 @@ class Keys {
   void bytes(const std::string& key, std::uint64_t& target) {
     double value = -1;
     bytes(key, value);
-    if (value > largest_bytes) refuse(*table_.get(key), key + " must be at most 1e14 bytes");
+    if (value > kMaxBytes) refuse(*table_.get(key), key + " must be at most 1e14 bytes");
     if (value >= 0) target = static_cast<std::uint64_t>(std::llround(value));
   }
   void bytes(const std::string& key, double& target) {
@@ -144,7 +144,7 @@ void one_table(Keys& keys, const std::string& name, const Use& use) {
 }
 
 //! Partitioning takes time quadratic in the number of layers.
-constexpr std::size_t most_layers = 16'384;
+constexpr std::size_t kMaxLayers = 16'384;
 
 //! The `count` of an entry. `held` is the number of entries so far.
 std::size_t repeats(Keys& keys, const toml::table& table, std::size_t held, std::size_t most) {
@@ -156,7 +156,7 @@ std::size_t repeats(Keys& keys, const toml::table& table, std::size_t held, std:
 
 CostFile read_root(const toml::table& root) {
   CostFile file;
-  file.seconds = true;
+  file.time_unit = view::TimeUnit::Seconds;
   Keys keys(root, "the file");
   keys.number("overlap", file.shared.overlap);
   keys.number("overhead", file.shared.overhead);
@@ -177,13 +177,13 @@ CostFile read_root(const toml::table& root) {
   });
   each_table(keys, "stages", [&](Keys& inner, const toml::table& table) {
     plan::StageCosts stage = file.each;
-    const std::size_t count = repeats(inner, table, file.stages.size(), schedule::max_stages);
+    const std::size_t count = repeats(inner, table, file.stages.size(), schedule::kMaxStages);
     read_stage(inner, stage);
     file.stages.insert(file.stages.end(), count, stage);
   });
   each_table(keys, "layers", [&](Keys& inner, const toml::table& table) {
     plan::Layer layer{"layer", file.each};
-    const std::size_t count = repeats(inner, table, file.layers.size(), most_layers);
+    const std::size_t count = repeats(inner, table, file.layers.size(), kMaxLayers);
     if (const toml::node* name = inner.find("name")) layer.name = name->value_or(layer.name);
     read_stage(inner, layer.costs);
     for (std::size_t i = 0; i < count; ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/plan/costs.h>
+#include <penstock/view/drawing.h>
 
 #include <optional>
 #include <string>
@@ -11,12 +12,12 @@
 namespace penstock::tool {
 
 struct CostFile {
-  plan::Costs shared;                    //!< links, overlap, skips; no stages
-  plan::StageCosts each;                 //!< defaults for every stage and layer
-  std::vector<plan::StageCosts> stages;  //!< empty: every stage is `each`
-  std::vector<plan::Layer> layers;       //!< empty: the file describes stages
-  std::optional<int> microbatches;       //!< the microbatch count that the costs apply to
-  bool seconds = false;                  //!< whether times are in seconds; abstract units without a file
+  plan::Costs shared;                                //!< links, overlap, skips; no stages
+  plan::StageCosts each;                             //!< defaults for every stage and layer
+  std::vector<plan::StageCosts> stages;              //!< empty: every stage is `each`
+  std::vector<plan::Layer> layers;                   //!< empty: the file describes stages
+  std::optional<int> microbatches;                   //!< the microbatch count that the costs apply to
+  view::TimeUnit time_unit = view::TimeUnit::Units;  //!< seconds if there is a file
 };
 
 //! Reads a cost file. Throws UsageError with line and column.

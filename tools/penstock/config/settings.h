@@ -37,15 +37,16 @@ class Settings {
  public:
   explicit Settings(Arguments& arguments) : arguments_(arguments) {}
 
-  //! Adds an option. For `--grad-clip`, the key in a file is `grad-clip` or `grad_clip`.
+  //! Adds an option. `names` may start with a short spelling: `-q,--quiet`. For `--grad-clip`, the key in a
+  //! file is `grad-clip` or `grad_clip`.
   template <class T>
-  void add(const std::string& name, T& target, const std::string& help) {
+  void add(const std::string& names, T& target, const std::string& help) {
     if constexpr (std::is_same_v<T, bool>) {
-      arguments_.flag(name, target, help);
+      arguments_.flag(names, target, help);
     } else {
-      arguments_.option(name, target, help);
+      arguments_.option(names, target, help);
     }
-    remember(name, target);
+    remember(names.substr(names.find("--")), target);
   }
   //! Adds the positional argument. `key` is its key in a file.
   void positional(const std::string& shown, const std::string& key, std::string& target,

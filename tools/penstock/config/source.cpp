@@ -1,7 +1,8 @@
-// Generates or reads the schedule that a command works on, and writes pictures and tables.
+// Generates or reads the schedule that a command works on, and writes pictures.
 #include "config/source.h"
 
 #include "base/text.h"
+#include "cli/terminal.h"
 #include "cli/units.h"
 
 #include <penstock/base/error.h>
@@ -10,22 +11,14 @@
 #include <penstock/schedule/generate.h>
 #include <penstock/view/render.h>
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cctype>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <sstream>
 
 namespace penstock::tool {
 namespace {
 
-constexpr std::int64_t most_ranks = 65'535;
-constexpr std::int64_t most_computations = 50'000'000;  //!< forwards; lowered, such a table takes several GB
+constexpr std::int64_t kMaxRanks = 65'535;
+constexpr std::int64_t kMaxForwards = 50'000'000;  //!< forward passes; lowered, such a table takes several GB
 
 int count_of(const std::optional<std::int64_t>& given, const char* option, std::int64_t most) {
   if (!given) throw UsageError(std::string("a named schedule needs ") + option);
@@ -33,19 +26,6 @@ int count_of(const std::optional<std::int64_t>& given, const char* option, std::
     throw UsageError(std::string(option) + " must be between 1 and " + std::to_string(most));
   }
   return static_cast<int>(*given);
-}
-
-bool is_terminal() {
-  const char* term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr &&
-         !(term && std::string(term) == "dumb");
-}
-
-//! nullopt if it is not known.
-std::optional<int> terminal_width() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
-  return size.ws_col;
 }
 
 }  // namespace
@@ -71,7 +51,7 @@ std::optional<std::uint64_t> ShapeOptions::cap() const {
 
 std::vector<std::pair<std::string, schedule::SendMode>> send_mode_choices() {
   std::vector<std::pair<std::string, schedule::SendMode>> choices;
-  for (const schedule::SendMode mode : schedule::send_modes) choices.emplace_back(to_string(mode), mode);
+  for (const schedule::SendMode mode : schedule::kSendModes) choices.emplace_back(to_string(mode), mode);
   return choices;
 }
 
@@ -82,24 +62,25 @@ bool is_file(const std::string& name_or_file) {
 schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
                                   schedule::SendMode mode) {
   const bool automatic = to_lower(name) == "auto";
-  const int ranks = count_of(options.ranks, "--ranks", most_ranks);
-  const int microbatches = count_of(options.microbatches, "--microbatches", schedule::max_microbatches);
+  const int ranks = count_of(options.ranks, "--ranks", kMaxRanks);
+  const int microbatches = count_of(options.microbatches, "--microbatches", schedule::kMaxMicrobatches);
   const int usual = automatic ? 1 : info_of(schedule::parse_schedule_kind(name)).default_stages_per_rank;
   const int stages_per_rank =
-      options.stages_per_rank ? count_of(options.stages_per_rank, "--stages-per-rank", most_ranks) : usual;
-  if (static_cast<std::int64_t>(ranks) * stages_per_rank > schedule::max_stages) {
-    throw UsageError("there can be at most " + std::to_string(schedule::max_stages) + " stages");
+      options.stages_per_rank ? count_of(options.stages_per_rank, "--stages-per-rank", kMaxRanks) : usual;
+  if (static_cast<std::int64_t>(ranks) * stages_per_rank > schedule::kMaxStages) {
+    throw UsageError("there can be at most " + std::to_string(schedule::kMaxStages) + " stages");
   }
   const schedule::ScheduleShape shape{ranks, stages_per_rank, microbatches};
-  if (static_cast<std::int64_t>(shape.stages()) * microbatches > most_computations) {
-    throw UsageError("a table of " + std::to_string(shape.stages()) + " stages x " +
+  if (static_cast<std::int64_t>(shape.num_stages()) * microbatches > kMaxForwards) {
+    throw UsageError("a table of " + std::to_string(shape.num_stages()) + " stages x " +
                          std::to_string(microbatches) + " microbatches is too large",
                      {}, "use penstock schedule --rank R to print the row of one rank");
   }
   if (!automatic) return make_schedule(name, shape);
   const auto style = schedule::PlacementStyle::Loop;
-  const plan::Costs costs = costs_for(file, generate_stage_to_rank_mapping(ranks, shape.stages(), style));
-  return make_auto_schedule(ranks, microbatches, costs, {.memory_cap = options.cap(), .mode = mode}).schedule;
+  const plan::Costs costs = costs_for(file, generate_stage_to_rank_mapping(ranks, shape.num_stages(), style));
+  return make_auto_schedule(ranks, microbatches, costs, {.memory_cap = options.cap(), .send_mode = mode})
+      .schedule;
 }
 
 std::vector<schedule::StageEdge> skips_of(const CostFile& file) {
@@ -118,7 +99,7 @@ schedule::Program program_of(const std::string& name_or_file, const ShapeOptions
   schedule::CsvOptions reading;
   reading.skips = lowering.skips;
   if (options.microbatches)
-    reading.microbatches = count_of(options.microbatches, "--microbatches", schedule::max_microbatches);
+    reading.microbatches = count_of(options.microbatches, "--microbatches", schedule::kMaxMicrobatches);
   const schedule::ScheduleFile table = read_csv(text, reading);
   if (table.level == schedule::ProgramLevel::Lowered) {
     schedule::Draft draft = table.draft();
@@ -133,9 +114,9 @@ schedule::Program program_of(const std::string& name_or_file, const ShapeOptions
 void write_picture(const view::Drawing& drawing, Picture picture, const std::string& path) {
   switch (picture) {
     case Picture::Grid: {
-      const bool on_terminal = (path.empty() || path == "-") && is_terminal();
-      write_output(path, to_grid(drawing, {.color = on_terminal,
-                                           .width = on_terminal ? terminal_width() : std::nullopt}));
+      const bool shown = (path.empty() || path == "-") && on_terminal();
+      write_output(path, to_grid(drawing, {.color = shown && wants_color(),
+                                           .width = shown ? terminal_width() : std::nullopt}));
       return;
     }
     case Picture::Svg:
@@ -148,50 +129,6 @@ void write_picture(const view::Drawing& drawing, Picture picture, const std::str
       write_output(path, to_trace(drawing));
       return;
   }
-}
-
-std::string show_time(double time, bool seconds) {
-  if (seconds) return format_seconds(time);
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", time);
-  return text.data();
-}
-
-std::string show_memory(std::uint64_t bytes, bool seconds) {
-  if (seconds) return format_bytes(bytes);
-  return std::to_string(bytes) + (bytes == 1 ? " activation" : " activations");
-}
-
-std::string show_share(double share) {
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.1f%%", 100 * share);
-  return text.data();
-}
-
-std::string show_table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> width;
-  std::vector<bool> number;
-  for (const auto& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      if (c == width.size()) width.push_back(0), number.push_back(true);
-      width[c] = std::max(width[c], row[c].size());
-      if (&row != &rows.front() && !row[c].empty() &&
-          std::isdigit(static_cast<unsigned char>(row[c][0])) == 0)
-        number[c] = false;
-    }
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const std::string space(width[c] - row[c].size(), ' ');
-      if (c > 0) line += "  ";
-      line += number[c] ? space + row[c] : row[c] + space;
-    }
-    while (!line.empty() && line.back() == ' ') line.pop_back();
-    text += line + "\n";
-  }
-  return text;
 }
 
 }  // namespace penstock::tool

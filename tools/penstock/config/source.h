@@ -1,9 +1,9 @@
-// The schedule that a command works on, given by name and counts or as a file, and the output of pictures and
-// tables.
+// The schedule that a command works on, given by name and counts or as a file, and the output of pictures.
 #pragma once
 
 #include "cli/arguments.h"
 #include "config/cost_file.h"
+#include "report/table.h"
 
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/lower.h>
@@ -54,16 +54,5 @@ enum class Picture { Grid, Svg, Html, Trace };
 
 //! Writes a picture to a file or to standard output. The grid is colored on a terminal.
 void write_picture(const view::Drawing& drawing, Picture picture, const std::string& path);
-
-//! `12.5 ms` if times are in seconds, else a plain number.
-std::string show_time(double time, bool seconds);
-//! Bytes, or a number of activations without real costs.
-std::string show_memory(std::uint64_t bytes, bool seconds);
-//! `27.3%`
-std::string show_share(double share);
-
-//! Formats aligned columns. The first row is the heading. Columns whose cells begin with a digit are
-//! right-aligned.
-std::string show_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace penstock::tool

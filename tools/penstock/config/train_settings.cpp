@@ -2,12 +2,15 @@
 #include "config/train_settings.h"
 
 #include "base/text.h"
+#include "checkpoint/commit/directory_lock.h"
 #include "train/output_paths.h"
 
 #include <penstock/base/error.h>
+#include <penstock/checkpoint/error.h>
 #include <penstock/checkpoint/writer.h>
 #include <penstock/schedule/generate.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -122,6 +125,11 @@ void TrainSettings::declare(Settings& s) {
       "--positions", gpt.positions,
       {{"rotary", models::PositionKind::Rotary}, {"learned", models::PositionKind::Learned}},
       "position encoding of the GPT");
+  s.add("--dry-run", dry_run,
+        "print what would run where, with predicted memory and time, and exit: starts no ranks, writes no "
+        "files");
+  s.add(Verbosity::quiet_names, verbosity.quiet, Verbosity::quiet_help);
+  s.add(Verbosity::verbose_names, verbosity.verbose, Verbosity::verbose_help);
   s.add("--sample", sample, "characters of text that the GPT generates at the end; 0: none");
   s.add("--prompt", prompt, "prompt for the generated text");
 }
@@ -221,10 +229,26 @@ void TrainSettings::resolve_outputs() {
 }
 
 std::vector<std::string> TrainSettings::prepare_outputs() const {
-  std::vector<std::string> created;
+  return visit_outputs(make_output_directory, [](const std::string& directory) {
+    checkpoint::check_checkpoint_directory(directory);
+  });
+}
+
+std::vector<std::string> TrainSettings::check_outputs() const {
+  const auto check = [](const std::string& path, const std::string& option) {
+    return check_output_directory(path, option) ? path : "";
+  };
+  return visit_outputs(check,
+                       [](const std::string& directory) { checkpoint::DirectoryLock(directory).check(); });
+}
+
+std::vector<std::string> TrainSettings::visit_outputs(
+    const std::function<std::string(const std::string& path, const std::string& option)>& visit,
+    const std::function<void(const std::string& directory)>& lock) const {
+  std::vector<std::string> lines;
   const auto make = [&](const std::string& path, const char* option) {
-    const std::string text = path.empty() ? "" : make_output_directory(path, option);
-    if (!text.empty()) created.push_back(text);
+    const std::string text = path.empty() ? "" : visit(path, option);
+    if (!text.empty()) lines.push_back(text);
   };
   make(output, "--output");
   // With --resume the directory must already exist. If it does not, the ranks report it.
@@ -232,18 +256,22 @@ std::vector<std::string> TrainSettings::prepare_outputs() const {
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
     if (writes) make(checkpoint, "--checkpoint");
-    if (writes) checkpoint::check_checkpoint_directory(checkpoint);
+    if (writes) lock(checkpoint);
   } catch (const UsageError&) {
     // With --on-storage-error warn, the ranks report the error and continue without checkpoints.
     if (stops) throw;
   } catch (const checkpoint::StorageError& error) {
     if (stops) throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
   }
-  require_output_directory(log_json, "--log-json");
-  require_output_directory(timeline, "--timeline");
-  require_output_directory(trace, "--trace");
-  require_output_directory(profile, "--profile");
-  return created;
+  for (const auto& [path, option] : {std::pair(&log_json, "--log-json"),
+                                     {&timeline, "--timeline"},
+                                     {&trace, "--trace"},
+                                     {&profile, "--profile"}}) {
+    // A directory that a dry run would create does not exist yet.
+    const std::string folder = std::filesystem::path(*path).parent_path().string();
+    if (std::find(lines.begin(), lines.end(), folder) == lines.end()) require_output_directory(*path, option);
+  }
+  return lines;
 }
 
 std::vector<std::string> TrainSettings::idle() const {

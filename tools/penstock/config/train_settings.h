@@ -2,6 +2,7 @@
 // ranks as command-line arguments.
 #pragma once
 
+#include "cli/verbosity.h"
 #include "config/device.h"
 #include "config/rank_counts.h"
 #include "config/settings.h"
@@ -11,6 +12,7 @@
 #include <penstock/train/model.h>
 #include <penstock/train/options.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,10 +33,13 @@ struct TrainSettings {
   std::string prompt = "\n";
   DeviceChoice device = DeviceChoice::Auto;
   bool no_shuffle = false;  // no effect yet: file order is the only order
+  bool dry_run = false;
+  Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
-  train::RunOptions run;  // complete after `resolve`
+  train::RunOptions run;        // complete after `resolve`
+  std::string resolved_config;  // the configuration of the run as TOML, stored in checkpoints
 
   void declare(Settings& settings);
   //! Resolves defaults and derived values. Throws UsageError for invalid combinations.
@@ -43,12 +48,17 @@ struct TrainSettings {
   //! Returns one line per created directory. Throws UsageError if a path cannot be written or another run
   //! uses the checkpoint directory.
   std::vector<std::string> prepare_outputs() const;
+  //! Performs the same checks without creating anything. Returns the directories that `prepare_outputs` would
+  //! create.
+  std::vector<std::string> check_outputs() const;
 
   bool failure_log_given = false;
 
   bool built_in() const { return model.empty(); }
   //! Options that this run ignores: those of the GPT if a model is given, and vice versa.
   std::vector<std::string> idle() const;
+  //! Options that do not change what is trained. They are not part of the resolved configuration.
+  static std::vector<std::string> display_options() { return {"--dry-run", "--quiet", "--verbose"}; }
   //! Throws UsageError if one of these options was given.
   void refuse_idle(const Settings& settings) const;
   //! The options for loading the exported model. Requires `!built_in()`.
@@ -57,6 +67,11 @@ struct TrainSettings {
  private:
   void resolve_stages();
   void resolve_outputs();
+  //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories
+  //! of the output files. Returns the texts of `visit` that are not empty.
+  std::vector<std::string> visit_outputs(
+      const std::function<std::string(const std::string& path, const std::string& option)>& visit,
+      const std::function<void(const std::string& directory)>& lock) const;
 
   // Option values whose type differs from that of the field they set, or which are inverted.
   std::int64_t checkpoint_keep_ = 3, seed_ = 1;

@@ -53,8 +53,8 @@ void write_simulation(JsonWriter& out, const schedule::Program& program, const p
   out.begin_object()
       .field("name", program.name())
       .field("ranks", program.ranks())
-      .field("stages", program.stages());
-  out.field("microbatches", program.microbatches()).field("send_mode", to_string(program.mode()));
+      .field("stages", program.num_stages());
+  out.field("microbatches", program.microbatches()).field("send_mode", to_string(program.send_mode()));
   out.field("step_time", simulation.step_time)
       .field("lower_bound", bound)
       .field("bubble", simulation.bubble)
@@ -68,9 +68,9 @@ void write_simulation(JsonWriter& out, const schedule::Program& program, const p
     out.field("peak_memory", rank.peak_memory).field("peak_at", rank.peak_at).end_object();
   }
   out.end_array().key("critical_path").begin_array();
-  for (const plan::CriticalStep& step : simulation.critical_path) {
-    out.begin_object().field("rank", step.rank.value).field("action", to_string(step.timed.action));
-    out.field("start", step.timed.start).field("end", step.timed.end).end_object();
+  for (const plan::CriticalAction& entry : simulation.critical_path) {
+    out.begin_object().field("rank", entry.rank.value).field("action", to_string(entry.timed.action));
+    out.field("start", entry.timed.start).field("end", entry.timed.end).end_object();
   }
   out.end_array().end_object();
 }
@@ -80,14 +80,15 @@ void write_validation(JsonWriter& out, const schedule::ScheduleFile& file, const
   out.begin_object()
       .field("valid", valid)
       .field("form", file.level == schedule::ProgramLevel::Lowered ? "lowered" : "compute");
-  out.field("ranks", static_cast<std::int64_t>(file.ranks.size())).field("stages", file.placement.stages());
+  out.field("ranks", static_cast<std::int64_t>(file.ranks.size()))
+      .field("stages", file.placement.num_stages());
   out.field("microbatches", file.microbatches).key("diagnostics");
   Diagnostics all = problems;
   if (verdict != nullptr) all.insert(all.end(), verdict->findings.begin(), verdict->findings.end());
   write_diagnostics(out, all);
   if (verdict != nullptr) {
     out.key("modes").begin_object();
-    for (const schedule::SendMode mode : schedule::send_modes) {
+    for (const schedule::SendMode mode : schedule::kSendModes) {
       out.key(to_string(mode)).begin_object().field("safe", verdict->safe(mode)).key("diagnostics");
       write_diagnostics(out, verdict->of(mode));
       out.end_object();

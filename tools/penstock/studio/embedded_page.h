@@ -7,6 +7,6 @@ namespace penstock::tool {
 
 //! The page that CMake's option PENSTOCK_PLAYGROUND names; empty if this program was built without it. CMake
 //! generates the definition.
-extern const std::string_view embedded_page;
+extern const std::string_view kEmbeddedPage;
 
 }  // namespace penstock::tool

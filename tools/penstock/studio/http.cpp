@@ -9,7 +9,7 @@
 namespace penstock::tool {
 namespace {
 
-constexpr std::string_view line_end = "\r\n";
+constexpr std::string_view kLineEnd = "\r\n";
 
 struct RequestHead {
   std::string_view method;
@@ -53,7 +53,7 @@ std::optional<std::string_view> take_until(std::string_view& text, std::string_v
 
 //! nullopt if the text is not a request of HTTP/1, or has several Host headers.
 std::optional<RequestHead> parse_head(std::string_view text) {
-  auto line = take_until(text, line_end);
+  auto line = take_until(text, kLineEnd);
   if (!line) return std::nullopt;
   RequestHead head;
   const auto method = take_until(*line, " "), target = take_until(*line, " ");
@@ -61,7 +61,7 @@ std::optional<RequestHead> parse_head(std::string_view text) {
     return std::nullopt;
   head.method = *method;
   head.target = *target;
-  while ((line = take_until(text, line_end)) && !line->empty()) {
+  while ((line = take_until(text, kLineEnd)) && !line->empty()) {
     const auto name = take_until(*line, ":");
     if (!name || name->empty() || name->find_first_of(" \t") != std::string_view::npos) return std::nullopt;
     if (to_lower(*name) != "host") continue;

@@ -8,7 +8,7 @@
 namespace penstock::tool {
 
 //! The maximum size of a request line with its headers. Requests have no body.
-inline constexpr std::size_t largest_request = 16 * 1024;
+inline constexpr std::size_t kMaxRequestBytes = 16 * 1024;
 
 //! Whether the text contains a complete request, that is, an empty line.
 bool is_complete(std::string_view received);
@@ -17,7 +17,7 @@ bool is_complete(std::string_view received);
 //! that names another machine is refused: with DNS rebinding, a foreign site could read from this server.
 std::string respond(std::string_view request, std::string_view page, int port);
 
-//! The response to a request that is larger than `largest_request`.
+//! The response to a request that is larger than `kMaxRequestBytes`.
 std::string refuse_large_request();
 
 }  // namespace penstock::tool

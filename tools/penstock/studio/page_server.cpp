@@ -23,8 +23,8 @@
 namespace penstock::tool {
 namespace {
 
-constexpr int usual_port = 8765;
-constexpr std::size_t most_connections = 64;
+constexpr int kDefaultPort = 8765;
+constexpr std::size_t kMaxConnections = 64;
 
 using Clock = std::chrono::steady_clock;
 
@@ -62,7 +62,7 @@ int port_of(const Descriptor& listener) {
 class Connection {
  public:
   explicit Connection(Descriptor socket)
-      : socket_(std::move(socket)), deadline_(Clock::now() + connection_timeout) {}
+      : socket_(std::move(socket)), deadline_(Clock::now() + kConnectionTimeout) {}
 
   pollfd wanted() const { return {socket_.number(), static_cast<short>(sending() ? POLLOUT : POLLIN), 0}; }
   Clock::time_point deadline() const { return deadline_; }
@@ -84,7 +84,7 @@ class Connection {
     request_.append(buffer.data(), static_cast<std::size_t>(count));
     if (is_complete(request_)) {
       response_ = respond(request_, page, port);
-    } else if (request_.size() > largest_request) {
+    } else if (request_.size() > kMaxRequestBytes) {
       response_ = refuse_large_request();
     }
     return response_.empty() || send_rest();
@@ -126,7 +126,7 @@ int time_left(const std::vector<Connection>& connections) {
 }
 
 void accept_new(const Descriptor& listener, std::vector<Connection>& connections) {
-  while (connections.size() < most_connections) {
+  while (connections.size() < kMaxConnections) {
     const int accepted = accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (accepted < 0) return;
     connections.emplace_back(Descriptor(accepted));
@@ -145,7 +145,7 @@ Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
 }
 
 PageServer::PageServer(std::string page, std::optional<int> port) : page_(std::move(page)) {
-  listener_ = listen_on(port.value_or(usual_port));
+  listener_ = listen_on(port.value_or(kDefaultPort));
   if (listener_.number() < 0 && !port) listener_ = listen_on(0);
   if (listener_.number() < 0)
     throw UsageError("port " + std::to_string(*port) + " is in use", {}, "use --port 0 for a free port");
@@ -161,7 +161,7 @@ void PageServer::serve(const Descriptor& stop) {
   while (true) {
     std::vector<pollfd> polled{{stop.number(), POLLIN, 0}};
     // A full server lets new connections wait in the queue of the system.
-    polled.push_back({connections.size() < most_connections ? listener_.number() : -1, POLLIN, 0});
+    polled.push_back({connections.size() < kMaxConnections ? listener_.number() : -1, POLLIN, 0});
     for (const Connection& connection : connections) polled.push_back(connection.wanted());
     if (poll(polled.data(), polled.size(), time_left(connections)) < 0 && errno != EINTR) fail("poll failed");
     if (polled[0].revents != 0) return;

@@ -44,7 +44,7 @@ class PageServer {
 };
 
 //! How long a connection may take.
-inline constexpr std::chrono::seconds connection_timeout{10};
+inline constexpr std::chrono::seconds kConnectionTimeout{10};
 
 //! Becomes readable on SIGINT and SIGTERM, which no longer end the process.
 Descriptor stop_signals();

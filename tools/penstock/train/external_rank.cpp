@@ -17,16 +17,6 @@
 namespace penstock::tool {
 namespace {
 
-void check_size(const TrainSettings& request, const comm::LaunchedRank& found) {
-  const int ranks = request.run.parallel.ranks();
-  if (ranks == found.world_size) return;
-  throw UsageError("--pp x --tp x --dp is " + std::to_string(ranks) + ", but the launcher started " +
-                       std::to_string(found.world_size) + " ranks (" + found.job + ")",
-                   {},
-                   "omit --ranks, --pp, --tp and --dp to use all ranks as pipeline stages, or start " +
-                       std::to_string(ranks) + " ranks");
-}
-
 struct CheckResult {
   bool passed = true;
   std::exception_ptr error{};  //!< set on the rank that prints it
@@ -53,7 +43,7 @@ CheckResult check_everywhere(const comm::Group& group, const std::function<void(
 
 void announce(const TrainSettings& request, const comm::LaunchedRank& found,
               const std::vector<std::string>& created) {
-  print("# resolved configuration\n" + request.run.config + "\n");
+  print("# resolved configuration\n" + request.resolved_config + "\n");
   print("launcher: " + to_string(found) + "\n");
   for (const std::string& line : created) print(line + "\n");
 }
@@ -71,8 +61,8 @@ std::optional<Rank> failed_peer(const std::exception& error) {
 }
 
 // Leaves the world before the error of a check is printed, so that no rank reports it as a failure.
-CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
-                            const std::function<std::string()>& config) {
+CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& found,
+                            const DisplayOptions& display, const std::function<std::string()>& config) {
   const comm::World world = join_world(request);
   const bool first = world.rank().value == 0;
   std::vector<std::string> created;
@@ -83,18 +73,28 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
     if (first) created = request.prepare_outputs();
   });
   if (!checked.passed) return checked;
-  request.run.config = config();
-  if (first && mode != DisplayMode::Json) announce(request, found, created);
-  train_in(world, request, mode);
+  request.resolved_config = config();
+  if (first && !display.quiet && display.mode != DisplayMode::Json) announce(request, found, created);
+  train_in(world, request, display);
   return checked;
 }
 
 }  // namespace
 
-int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
+void check_size(const TrainSettings& request, const comm::LaunchedRank& found) {
+  const int ranks = request.run.parallel.ranks();
+  if (ranks == found.world_size) return;
+  throw UsageError("--pp x --tp x --dp is " + std::to_string(ranks) + ", but the launcher started " +
+                       std::to_string(found.world_size) + " ranks (" + found.job + ")",
+                   {},
+                   "omit --ranks, --pp, --tp and --dp to use all ranks as pipeline stages, or start " +
+                       std::to_string(ranks) + " ranks");
+}
+
+int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, const DisplayOptions& display,
                       const std::function<std::string()>& config) {
   try {
-    const CheckResult checked = check_and_train(request, found, mode, config);
+    const CheckResult checked = check_and_train(request, found, display, config);
     // Only the rank that prints the error fails: mpirun kills all ranks as soon as one of them fails.
     if (checked.error) std::rethrow_exception(checked.error);
     return 0;

@@ -11,10 +11,13 @@
 
 namespace penstock::tool {
 
+//! Throws UsageError if the request needs another number of ranks than the launcher started.
+void check_size(const TrainSettings& request, const comm::LaunchedRank& found);
+
 //! Joins the world, checks the request on every rank and trains. Only one rank prints an error that several
 //! ranks have, and rank 0 prints everything else. `config` returns the resolved configuration, once the
 //! request has been checked. Returns the exit code.
-int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, DisplayMode mode,
+int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, const DisplayOptions& display,
                       const std::function<std::string()>& config);
 
 }  // namespace penstock::tool

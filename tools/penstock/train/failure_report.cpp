@@ -61,8 +61,8 @@ void FailureReport::attach(comm::LaunchOptions& launch) {
   };
 }
 
-bool FailureReport::take(Rank rank, bool is_error, std::string_view line) {
-  if (!is_error) return false;
+bool FailureReport::take(Rank rank, comm::OutputStream stream, std::string_view line) {
+  if (stream == comm::OutputStream::Out) return false;
   const auto error = read_error_line(line);
   if (error) errors_[rank] = *error;
   return error.has_value();

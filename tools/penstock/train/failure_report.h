@@ -28,7 +28,7 @@ class FailureReport {
   //! Passes the progress board to the ranks and reports each failed attempt that the launcher restarts.
   void attach(comm::LaunchOptions& launch);
   //! Records the line if it is the error of a rank. Returns false for any other line.
-  bool take(Rank rank, bool is_error, std::string_view line);
+  bool take(Rank rank, comm::OutputStream stream, std::string_view line);
   //! If the run failed, prints the cause. Returns the exit code.
   int finish(const comm::LaunchResult& result);
 

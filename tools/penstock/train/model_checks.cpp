@@ -154,8 +154,7 @@ void check_tokens(const graph::Graph& graph, const std::vector<c10::IValue>& lea
   }
 }
 
-std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& graph,
-                                                          const std::vector<c10::IValue>& leaves) {
+std::optional<graph::Graph> sized_graph(const graph::Graph& graph, const std::vector<c10::IValue>& leaves) {
   std::vector<graph::ValueMeta> inputs;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     graph::ValueMeta meta = graph.value(graph.inputs[i].value).meta.value_or(graph::ValueMeta{});
@@ -166,13 +165,19 @@ std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& gr
     }
     inputs.push_back(std::move(meta));
   }
-  std::vector<std::optional<graph::ValueMeta>> sizes(graph.outputs.size());
   try {
-    const graph::Graph sized = propagate_shapes(graph, inputs);
-    for (std::size_t i = 0; i < sized.outputs.size(); ++i)
-      if (const graph::ValueId* id = sized.outputs[i].value()) sizes[i] = sized.value(*id).meta;
+    return propagate_shapes(graph, inputs);
   } catch (const std::exception&) {  // data-dependent sizes: only the run can check them
+    return std::nullopt;
   }
+}
+
+std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& graph,
+                                                          const std::vector<c10::IValue>& leaves) {
+  std::vector<std::optional<graph::ValueMeta>> sizes(graph.outputs.size());
+  const std::optional<graph::Graph> sized = sized_graph(graph, leaves);
+  for (std::size_t i = 0; sized && i < sized->outputs.size(); ++i)
+    if (const graph::ValueId* id = sized->outputs[i].value()) sizes[i] = sized->value(*id).meta;
   return sizes;
 }
 

@@ -36,19 +36,22 @@ graph::Pt2Archive open_archive(const std::string& model);
 train::ArchiveModel open_model(const train::ArchiveOptions& options);
 
 //! Converts an integer tensor to the wanted integer dtype if all values fit. Any other dtype must match
-//! exactly. Throws UsageError that names both dtypes.
+//! exactly. Throws a UsageError that names both dtypes.
 at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name);
 
 //! Throws UsageError if an input contains indices outside the embedding that reads it. `leaves` correspond to
 //! `graph.inputs`.
 void check_tokens(const graph::Graph& graph, const std::vector<c10::IValue>& leaves);
 
+//! The graph with the sizes of all values for these inputs; nullopt if they cannot be known before the run.
+std::optional<graph::Graph> sized_graph(const graph::Graph& graph, const std::vector<c10::IValue>& leaves);
+
 //! Infers the output metadata for these inputs. Entries are nullopt if they cannot be known before the run.
 std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& graph,
                                                           const std::vector<c10::IValue>& leaves);
 
 //! Reads the tensors that training needs: the inputs in the model's dtypes, and `target` in the dtype that
-//! the loss needs. Throws UsageError that names all missing tensors.
+//! the loss needs. Throws a UsageError that names all missing tensors.
 std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& model, train::LossKind loss,
                                                      const std::string& path);
 

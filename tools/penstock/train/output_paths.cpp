@@ -5,6 +5,8 @@
 
 #include <penstock/base/error.h>
 
+#include <unistd.h>
+
 #include <filesystem>
 
 namespace penstock::tool {
@@ -20,6 +22,20 @@ std::string make_output_directory(const std::string& path, const std::string& op
   if (error)
     throw UsageError(option + ": cannot create the directory " + quote(path, 200) + ": " + error.message());
   return "created the directory " + path;
+}
+
+bool check_output_directory(const std::string& path, const std::string& option) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return false;
+  if (fs::exists(path, error))
+    throw UsageError(option + " " + quote(path, 200) + " is not a directory", {}, "give a directory");
+  fs::path parent = fs::absolute(path);
+  while (!fs::exists(parent, error) && parent.has_relative_path()) parent = parent.parent_path();
+  const bool directory = fs::is_directory(parent, error);
+  if (!directory || access(parent.c_str(), W_OK | X_OK) != 0)
+    throw UsageError(option + ": cannot create the directory " + quote(path, 200) + ": " +
+                     quote(parent.string(), 200) + (directory ? " is not writable" : " is not a directory"));
+  return true;
 }
 
 void require_output_directory(const std::string& path, const std::string& option) {

@@ -9,6 +9,10 @@ namespace penstock::tool {
 //! string if it exists. Throws UsageError if it cannot be created or is a file.
 std::string make_output_directory(const std::string& path, const std::string& option);
 
+//! Throws UsageError if `make_output_directory` would, but creates nothing. Returns whether it would create
+//! the directory.
+bool check_output_directory(const std::string& path, const std::string& option);
+
 //! Throws UsageError unless the parent directory of the file exists and the path itself is not a directory.
 //! Accepts an empty path and `-`.
 void require_output_directory(const std::string& path, const std::string& option);

@@ -8,7 +8,7 @@
 namespace penstock::tool {
 namespace {
 
-constexpr char kMark = '\x1d', kField = '\x1f', kLineEnd = '\x1e';
+constexpr char kErrorMark = '\x1d', kField = '\x1f', kLineBreak = '\x1e';
 
 }  // namespace
 
@@ -22,20 +22,20 @@ bool errors_are_collected() {
 }
 
 std::string to_line(const ToolError& error) {
-  std::string line = kMark + error.message + kField + error.context + kField + error.hint + kField +
+  std::string line = kErrorMark + error.message + kField + error.context + kField + error.hint + kField +
                      std::to_string(error.code);
-  std::replace(line.begin(), line.end(), '\n', kLineEnd);
+  std::replace(line.begin(), line.end(), '\n', kLineBreak);
   return line;
 }
 
 std::optional<ToolError> read_error_line(std::string_view line) {
-  if (line.empty() || line.front() != kMark) return std::nullopt;
+  if (line.empty() || line.front() != kErrorMark) return std::nullopt;
   std::vector<std::string> fields(1);
   for (const char c : line.substr(1)) {
     if (c == kField) {
       fields.emplace_back();
     } else {
-      fields.back() += c == kLineEnd ? '\n' : c;
+      fields.back() += c == kLineBreak ? '\n' : c;
     }
   }
   if (fields.size() != 4) return std::nullopt;

@@ -39,11 +39,6 @@ void check_validation(const TrainSettings& request, const train::DataSource& dat
                      "use more data, a larger --validation, or --eval-every 0");
 }
 
-//! Rows per microbatch of a step, the largest first.
-std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run) {
-  return value::chunk_sizes(run.batch / run.parallel.dp / run.accumulate, run.parallel.microbatches);
-}
-
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive) {
   const graph::Graph& graph = archive.archive->graph();
   const auto tensors = read_training_data(archive, request.loss, request.data);
@@ -103,6 +98,10 @@ void check_training(TrainSettings& request) {
     check_outputs(request);
     request.built_in() ? check_gpt(request) : check_archive(request);
   });
+}
+
+std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run) {
+  return value::chunk_sizes(run.batch / run.parallel.dp / run.accumulate, run.parallel.microbatches);
 }
 
 TrainingText training_text(const std::string& path) {

@@ -7,11 +7,15 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace penstock::tool {
 
 //! Throws UsageError for every error that files and options reveal. Sets `loss_output` from the model.
 void check_training(TrainSettings& request);
+
+//! Rows per microbatch of a pass, the largest first.
+std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run);
 
 struct TrainingText {
   std::string content, origin;

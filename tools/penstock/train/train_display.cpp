@@ -4,9 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
-
-#include <sys/ioctl.h>
-#include <unistd.h>
+#include "cli/terminal.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,8 +14,9 @@
 namespace penstock::tool {
 namespace {
 
-constexpr char kMark = '\x1e';
+constexpr char kDisplayMark = '\x1e';
 constexpr const char* kDisplayVariable = "PENSTOCK_TRAIN_DISPLAY";
+constexpr const char* kQuiet = " quiet";
 
 std::string clock_text(double seconds) {
   char text[40];
@@ -40,18 +39,19 @@ std::string numbers_of(const train::StepRecord& record) {
 
 class Display : public train::Observer {
  public:
-  explicit Display(DisplayMode mode) : mode_(mode) {}
+  explicit Display(DisplayOptions options) : options_(std::move(options)), mode_(options_.mode) {}
 
   void on_begin(const train::RunInfo& info) override {
     info_ = info;
     seconds_ = 0;
-    if (mode_ == DisplayMode::Json) return;
+    if (options_.quiet || mode_ == DisplayMode::Json) return;
     say(info.model + "; " + info.schedule + " over " + std::to_string(info.stages) +
         (info.stages == 1 ? " stage" : " stages") +
         (info.first_step > 1 ? ", from step " + std::to_string(info.first_step) : ""));
   }
 
   void on_step(const train::StepRecord& record) override {
+    if (options_.quiet) return;
     if (mode_ == DisplayMode::Json) return say(to_json(record));
     // The first step is slow and not representative, so the average starts at the second.
     seconds_ = seconds_ == 0 || record.step <= info_.first_step + 1 ? record.seconds
@@ -64,11 +64,12 @@ class Display : public train::Observer {
     const auto full = static_cast<std::size_t>(width * record.step / std::max<std::int64_t>(info_.steps, 1));
     std::string bar = std::string(full, '=') + (full < width ? ">" : "");
     bar.resize(width, ' ');
-    say(kMark +
+    say(kDisplayMark +
         ("[" + bar + "] " + position + "  " + clock_text(left) + " left  " + numbers_of(record) + tail));
   }
 
   void on_evaluation(std::int64_t step, double loss) override {
+    if (options_.quiet) return;
     if (mode_ == DisplayMode::Json) {
       JsonWriter json;
       return say(json.begin_object().field("step", step).field("validation_loss", loss).end_object().text());
@@ -79,10 +80,12 @@ class Display : public train::Observer {
   }
 
   void on_checkpoint(std::int64_t step, const std::filesystem::path& path) override {
-    if (mode_ == DisplayMode::Plain) say("step " + std::to_string(step) + "  checkpoint " + path.string());
+    if (!options_.quiet && mode_ == DisplayMode::Plain)
+      say("step " + std::to_string(step) + "  checkpoint " + path.string());
   }
 
   void on_message(const std::string& text) override {
+    if (options_.quiet && options_.unimportant.contains(text)) return;
     if (mode_ == DisplayMode::Json) {
       JsonWriter json;
       return say(json.begin_object().field("note", text).end_object().text());
@@ -93,48 +96,48 @@ class Display : public train::Observer {
  private:
   static void say(const std::string& line) { print(line + "\n"); }
 
+  DisplayOptions options_;
   DisplayMode mode_;
   train::RunInfo info_;
   double seconds_ = 0;
 };
 
-int columns() {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 }  // namespace
 
-void set_display(comm::LaunchOptions& launch, DisplayMode mode) {
-  launch.environment[kDisplayVariable] = mode == DisplayMode::Json       ? "json"
-                                         : mode == DisplayMode::Terminal ? "terminal"
-                                                                         : "plain";
+void set_display(comm::LaunchOptions& launch, const DisplayOptions& options) {
+  std::string text = options.mode == DisplayMode::Json       ? "json"
+                     : options.mode == DisplayMode::Terminal ? "terminal"
+                                                             : "plain";
+  if (options.quiet) text += kQuiet;
+  launch.environment[kDisplayVariable] = text;
 }
 
-DisplayMode display_mode() {
+DisplayOptions display_from_environment() {
   const char* const text = std::getenv(kDisplayVariable);
-  const std::string mode = text == nullptr ? "plain" : text;
-  return mode == "json" ? DisplayMode::Json : mode == "terminal" ? DisplayMode::Terminal : DisplayMode::Plain;
+  const std::string_view given = text == nullptr ? "plain" : text;
+  DisplayOptions options;
+  if (given.starts_with("json")) options.mode = DisplayMode::Json;
+  if (given.starts_with("terminal")) options.mode = DisplayMode::Terminal;
+  options.quiet = given.ends_with(kQuiet);
+  return options;
 }
 
-std::unique_ptr<train::Observer> make_display(DisplayMode mode) {
-  return std::make_unique<Display>(mode);
+std::unique_ptr<train::Observer> make_display(const DisplayOptions& options) {
+  return std::make_unique<Display>(options);
 }
 
-bool on_terminal() {
-  const char* const term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && !(term != nullptr && std::string(term) == "dumb");
-}
-
-void LineDrawer::draw(Rank rank, bool is_error, std::string_view line) {
-  if (!line.empty() && line.front() == kMark) {
-    const auto room = static_cast<std::size_t>(std::max(columns() - 1, 20));
+void LineDrawer::draw(Rank rank, comm::OutputStream stream, std::string_view line) {
+  if (!line.empty() && line.front() == kDisplayMark) {
+    const auto room = static_cast<std::size_t>(std::max(terminal_width().value_or(80) - 1, 20));
     print("\r\x1b[K" + std::string(line.substr(1, room)));
     bar_shown_ = true;
     return;
   }
   finish();
-  if (is_error) {
+  const bool is_error = stream == comm::OutputStream::Err;
+  if (is_error && line.starts_with("penstock[")) {  // a line of the log, which names the rank itself
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  } else if (is_error) {
     std::fprintf(stderr, "[%d] %.*s\n", rank.value, static_cast<int>(line.size()), line.data());
   } else {
     print(std::string(line) + "\n");

@@ -7,32 +7,37 @@
 
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 
 namespace penstock::tool {
 
 enum class DisplayMode { Plain, Terminal, Json };
 
-//! Passes the display mode to rank 0 in its environment, and reads it there.
-void set_display(comm::LaunchOptions& launch, DisplayMode mode);
-DisplayMode display_mode();
+//! What rank 0 prints.
+struct DisplayOptions {
+  DisplayMode mode = DisplayMode::Plain;
+  bool quiet = false;                   //!< only warnings and the result
+  std::set<std::string> unimportant{};  //!< messages of the run that are not warnings
+};
+
+//! Passes `mode` and `quiet` to rank 0 in its environment, and reads them there.
+void set_display(comm::LaunchOptions& launch, const DisplayOptions& options);
+DisplayOptions display_from_environment();
 
 //! Creates the observer that shows the progress of training on rank 0.
-std::unique_ptr<train::Observer> make_display(DisplayMode mode);
+std::unique_ptr<train::Observer> make_display(const DisplayOptions& options);
 
 //! Prints the ranks' output lines in the launching process. A line that starts with the marker overwrites the
 //! previous marked line.
 class LineDrawer {
  public:
-  void draw(Rank rank, bool is_error, std::string_view line);
+  void draw(Rank rank, comm::OutputStream stream, std::string_view line);
   //! Ends the line of the current progress bar, if any.
   void finish();
 
  private:
   bool bar_shown_ = false;
 };
-
-//! Whether standard output can show a progress bar.
-bool on_terminal();
 
 }  // namespace penstock::tool

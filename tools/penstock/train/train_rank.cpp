@@ -37,9 +37,14 @@ std::string summary_of(const TrainSettings& request, const train::RunResult& res
   std::string text;
   if (!result.losses.empty()) {
     char line[120];
-    std::snprintf(line, sizeof line, "loss %.4f at the first step of this run, %.4f at the last\n",
+    std::snprintf(line, sizeof line, "loss %.4f at the first step of this run, %.4f at the last",
                   result.losses.front(), result.losses.back());
     text += line;
+    if (result.validation_loss) {
+      std::snprintf(line, sizeof line, "; validation loss %.4f", *result.validation_loss);
+      text += line;
+    }
+    text += "\n";
   }
   if (!request.timeline.empty()) text += "timeline: " + request.timeline + "\n";
   if (!request.trace.empty()) text += "trace: " + request.trace + "\n";
@@ -54,17 +59,25 @@ std::string summary_json(const TrainSettings& request, const train::RunResult& r
   json.begin_object().field("steps", request.run.steps);
   if (!result.losses.empty())
     json.field("first_loss", result.losses.front()).field("last_loss", result.losses.back());
-  if (!result.plan.empty()) json.field("plan", result.plan);
+  if (result.validation_loss) json.field("validation_loss", *result.validation_loss);
+  if (result.plan) json.field("plan", *result.plan);
   json.field("timeline", request.timeline)
       .field("checkpoint", result.checkpoint ? result.checkpoint->string() : "")
       .field("profile", request.profile);
   return json.end_object().text();
 }
 
-train::RunResult train_archive(const comm::World& world, const TrainSettings& request,
-                               const train::RunExtras& extras) {
+train::RunResult train_archive(const comm::World& world, const TrainSettings& request, DisplayOptions display,
+                               train::RunExtras extras) {
   const train::ArchiveModel archive = train::archive_model(request.archive());
   const auto data = archive_data(request, archive);
+  if (display.quiet && request.run.parallel.tp > 1 && world.rank().value == 0) {
+    const auto split = archive.model->split_at(archive.model->split(static_cast<int>(*request.stages)));
+    for (std::string& message : split->sharding_messages(request.run.parallel.tp))
+      display.unimportant.insert(std::move(message));
+  }
+  const auto observer = make_display(display);
+  extras.observer = observer.get();
   return train::run(world, *archive.model, *data, request.run, extras);
 }
 
@@ -80,15 +93,14 @@ comm::World join_world(const TrainSettings& request) {
 }
 
 int run_training_rank(const TrainSettings& request) {
-  train_in(join_world(request), request, display_mode());
+  train_in(join_world(request), request, display_from_environment());
   return 0;
 }
 
-void train_in(const comm::World& world, const TrainSettings& request, DisplayMode mode) {
-  const auto display = make_display(mode);
+void train_in(const comm::World& world, const TrainSettings& request, DisplayOptions display) {
   TrainingHook hook(world.rank());
-  train::RunExtras extras{.observer = display.get(), .hook = &hook};
-  const bool first = world.rank().value == 0;
+  train::RunExtras extras{.hook = &hook, .notes = {{"config", request.resolved_config}}};
+  const bool first = world.rank().value == 0, json = display.mode == DisplayMode::Json;
   train::RunResult result;
   std::string sample;
   if (request.built_in()) {
@@ -96,19 +108,21 @@ void train_in(const comm::World& world, const TrainSettings& request, DisplayMod
     const train::Vocabulary vocabulary(text.content);
     TrainSettings sized = request;
     sized.gpt.vocabulary = vocabulary.size();
-    if (first && mode != DisplayMode::Json) print("data: " + text.origin + "\n");
+    if (first && !json && !display.quiet) print("data: " + text.origin + "\n");
     const auto data = train::text_data(text.content, vocabulary,
                                        {request.gpt.context, request.validation, request.run.seed});
     const auto model = train::gpt_model(sized.gpt, request.run.seed);
-    const bool samples = request.sample > 0 && mode != DisplayMode::Json;
+    const bool samples = request.sample > 0 && !json && !display.quiet;
     extras.gather_parameters = samples;
+    const auto observer = make_display(display);
+    extras.observer = observer.get();
     result = train::run(world, *model, *data, request.run, extras);
     if (first && samples) sample = sample_of(sized, vocabulary, result);
   } else {
-    result = train_archive(world, request, extras);
+    result = train_archive(world, request, display, extras);
   }
   if (!first) return;
-  if (mode == DisplayMode::Json) {
+  if (json) {
     print(summary_json(request, result) + "\n");
     return;
   }

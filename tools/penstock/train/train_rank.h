@@ -13,6 +13,6 @@ int run_training_rank(const TrainSettings& request);
 
 //! The two parts of `run_training_rank`.
 comm::World join_world(const TrainSettings& request);
-void train_in(const comm::World& world, const TrainSettings& request, DisplayMode mode);
+void train_in(const comm::World& world, const TrainSettings& request, DisplayOptions display);
 
 }  // namespace penstock::tool

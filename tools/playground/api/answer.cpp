@@ -18,7 +18,7 @@ struct Operation {
   Answer (*run)(const Request& request);
 };
 
-constexpr std::array operations = {
+constexpr std::array kOperations = {
     Operation{"schedules", list_schedules}, Operation{"simulate", simulate_source},
     Operation{"validate", validate_file},   Operation{"plan", find_plans},
     Operation{"export", export_source},
@@ -26,7 +26,7 @@ constexpr std::array operations = {
 
 Answer run(const Request& request) {
   std::vector<std::string> names;
-  for (const Operation& operation : operations) {
+  for (const Operation& operation : kOperations) {
     if (operation.name == request.operation) return operation.run(request);
     names.emplace_back(operation.name);
   }

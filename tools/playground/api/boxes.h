@@ -12,7 +12,7 @@ namespace penstock::playground {
 
 //! Numbers per box: kind, stage, microbatch (-1 if it has none), start, duration, and flags: the part of the
 //! row (0 full, 1 top half, 2 bottom half), + 4 if it is on the critical path, + 8 per lane of communication.
-inline constexpr int fields_per_box = 6;
+inline constexpr int kFieldsPerBox = 6;
 
 //! Writes the number of boxes and memory samples of each rank, and appends the boxes of computations, the
 //! boxes of communication and the samples (time, bytes), each rank after rank.

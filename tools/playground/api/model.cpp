@@ -12,8 +12,8 @@
 namespace penstock::playground {
 namespace {
 
-constexpr int layers_per_rank = 4;
-constexpr double most_bytes = 1e14;  //!< the limit of cost files
+constexpr int kLayersPerRank = 4;
+constexpr double kMaxCostBytes = 1e14;  //!< the limit of cost files
 
 std::vector<const Quantity*> quantities(const Model& model) {
   return {&model.forward,          &model.input,        &model.weight,
@@ -32,7 +32,8 @@ double value_of(const Quantity& quantity, int unit, int ranks, int units) {
 
 std::uint64_t bytes_of(const Quantity& quantity, int unit, int ranks, int units) {
   const double value = value_of(quantity, unit, ranks, units);
-  if (!(value >= 0 && value <= most_bytes)) throw UsageError(quantity.name + " must be between 0 and 1e14");
+  if (!(value >= 0 && value <= kMaxCostBytes))
+    throw UsageError(quantity.name + " must be between 0 and 1e14");
   return static_cast<std::uint64_t>(std::llround(value));
 }
 
@@ -90,7 +91,7 @@ plan::Costs stage_costs(const Model& model, int ranks, int units) {
 }
 
 std::vector<plan::Layer> layers_of(const Model& model, int ranks) {
-  int units = ranks * layers_per_rank;
+  int units = ranks * kLayersPerRank;
   for (const Quantity* quantity : quantities(model)) {
     if (!quantity->list.empty()) units = static_cast<int>(quantity->list.size());
   }

@@ -14,6 +14,7 @@
 #include <penstock/view/render.h>
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 namespace penstock::playground {
@@ -21,7 +22,7 @@ namespace {
 
 void write_kinds(JsonWriter& out) {
   out.begin_array();
-  for (const schedule::ActionKind kind : view::all_kinds) {
+  for (const schedule::ActionKind kind : view::kActionKinds) {
     const view::KindLook& look = view::look_of(kind);
     out.begin_object().field("name", to_string(kind)).field("meaning", look.meaning);
     out.field("light", look.light).field("dark", look.dark).end_object();
@@ -30,13 +31,14 @@ void write_kinds(JsonWriter& out) {
 }
 
 void write_search(JsonWriter& out, const plan::AutoResult& found) {
-  out.begin_object().field("best_named", found.best_named);
-  out.field("best_named_time", found.best_named_time);  // null if none fits
+  out.begin_object().field("best_named", found.best_named ? found.best_named->name : "");
+  out.field("best_named_time",  // null if none fits
+            found.best_named ? found.best_named->step_time : std::numeric_limits<double>::infinity());
   out.field("csv", to_csv(found.schedule)).end_object();
 }
 
 view::Drawing drawing_of(const Pipeline& pipeline) {
-  return view::draw(simulate(pipeline.program, pipeline.costs), true);
+  return view::draw(simulate(pipeline.program, pipeline.costs), view::TimeUnit::Seconds);
 }
 
 struct ExportedFile {
@@ -76,7 +78,7 @@ Answer simulate_source(const Request& request) {
   out.begin_object().key("simulation");
   tool::write_simulation(out, program, simulation, bound);
   out.key("layout");
-  write_boxes(out, view::draw(simulation, true), answer.boxes);
+  write_boxes(out, view::draw(simulation, view::TimeUnit::Seconds), answer.boxes);
   if (pipeline.found) {
     out.key("auto");
     write_search(out, *pipeline.found);
@@ -94,7 +96,7 @@ Answer validate_file(const Request& request) {
     tool::write_validation(out, file, problems, nullptr, false);
   } else {
     const schedule::Verdict verdict = file.validate();
-    tool::write_validation(out, file, problems, &verdict, verdict.safe(request.mode));
+    tool::write_validation(out, file, problems, &verdict, verdict.safe(request.send_mode));
   }
   return {out.text(), {}};
 }
@@ -106,7 +108,7 @@ Answer find_plans(const Request& request) {
   if (!request.stages_per_rank.empty()) options.stages_per_rank = request.stages_per_rank;
   options.memory_cap = request.memory_cap;
   options.recomputation = request.recomputation;
-  options.mode = request.mode;
+  options.send_mode = request.send_mode;
   const std::vector<plan::Layer> layers = layers_of(request.model, request.ranks);
   plan::Costs shared;
   shared.link = request.model.link;

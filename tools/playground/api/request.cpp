@@ -10,10 +10,10 @@
 namespace penstock::playground {
 namespace {
 
-constexpr std::int64_t most_ranks = 1024;
-constexpr std::int64_t most_stages_per_rank = 64;
-constexpr std::int64_t most_microbatches = 100'000;
-constexpr double most_bytes = 1e15;
+constexpr std::int64_t kMaxRanks = 1024;
+constexpr std::int64_t kMaxStagesPerRank = 64;
+constexpr std::int64_t kMaxMicrobatches = 100'000;
+constexpr double kMaxBytes = 1e15;
 
 //! Reads the members of one object. A missing or null member leaves the target unchanged.
 class Members {
@@ -45,7 +45,7 @@ class Members {
   void bytes(std::string_view name, std::uint64_t& target) const {
     double number = -1;
     this->number(name, number);
-    if (number > most_bytes) throw UsageError(std::string(name) + " is too large");
+    if (number > kMaxBytes) throw UsageError(std::string(name) + " is too large");
     if (number >= 0) target = static_cast<std::uint64_t>(std::llround(number));
   }
   void quantity(Quantity& target) const {
@@ -91,9 +91,9 @@ void read_model(const Members& costs, Model& model) {
 
 void read_source(const Members& members, Source& source) {
   members.text("schedule", source.schedule);
-  members.count("stages_per_rank", source.stages_per_rank, most_stages_per_rank);
+  members.count("stages_per_rank", source.stages_per_rank, kMaxStagesPerRank);
   members.truth("recompute", source.recompute);
-  members.counts("first_layer", source.first_layer, 0, most_ranks * most_stages_per_rank);
+  members.counts("first_layer", source.first_layer, 0, kMaxRanks * kMaxStagesPerRank);
   if (members.find("csv") != nullptr) members.text("csv", source.csv.emplace());
 }
 
@@ -104,16 +104,16 @@ Request read_request(std::string_view text) {
   const Members members(json, "request");
   Request request;
   members.text("operation", request.operation);
-  members.count("ranks", request.ranks, most_ranks);
-  members.count("microbatches", request.microbatches, most_microbatches);
+  members.count("ranks", request.ranks, kMaxRanks);
+  members.count("microbatches", request.microbatches, kMaxMicrobatches);
   if (const JsonValue* mode = members.find("send_mode"))
-    request.mode = schedule::parse_send_mode(string_at(*mode, "request.send_mode"));
+    request.send_mode = schedule::parse_send_mode(string_at(*mode, "request.send_mode"));
   if (members.find("memory_cap") != nullptr) members.bytes("memory_cap", request.memory_cap.emplace());
   if (const JsonValue* costs = members.find("costs")) read_model({*costs, "request.costs"}, request.model);
   if (const JsonValue* source = members.find("source"))
     read_source({*source, "request.source"}, request.source);
   members.text("format", request.format);
-  members.counts("stages_per_rank", request.stages_per_rank, 1, most_stages_per_rank);
+  members.counts("stages_per_rank", request.stages_per_rank, 1, kMaxStagesPerRank);
   members.truth("recomputation", request.recomputation);
   return request;
 }

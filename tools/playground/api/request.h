@@ -26,7 +26,7 @@ struct Request {
   std::string operation;
   int ranks = 1;
   int microbatches = 1;
-  schedule::SendMode mode = schedule::SendMode::Buffered;
+  schedule::SendMode send_mode = schedule::SendMode::Buffered;
   std::optional<std::uint64_t> memory_cap;
   Model model;
   Source source;

@@ -2,7 +2,7 @@
 // stored.
 "use strict";
 
-// Times in ms, sizes in MiB, the memory cap in GiB, latency in µs, bandwidth in GB/s: as entered, so they are texts.
+// Times in ms, sizes in MiB, the memory cap in GiB, latency in µs, bandwidth in GB/s: as entered, so they are strings.
 const DEFAULTS = {
   ranks: "4", microbatches: "16", send: "buffered",
   forward: "10", input: "10", weight: "10", overlap: "0",

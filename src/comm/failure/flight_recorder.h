@@ -1,40 +1,26 @@
-// The flight recorder: a ring buffer of the last communication operations of a rank. It is always on (well
-// under a microsecond per operation) and is dumped as JSON after a failure, to show which rank did not join
-// which operation.
+// The flight recorder: a ring buffer of the last communication operations of a rank.
 #pragma once
 
 #include <penstock/base/ids.h>
+#include <penstock/comm/flight_record.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace penstock::comm {
-
-//! One communication operation.
-struct FlightRecord {
-  std::uint64_t number = 0;  //!< index of the operation on this rank, from 1
-  const char* op = "";       //!< `send`, `recv`, `all_reduce`, …
-  std::string group;
-  //! Index of the collective in its group, from 1; none for sends and receives.
-  std::optional<std::uint64_t> sequence{};
-  //! Position in the group of the peer or of the root of a collective.
-  std::optional<int> peer{};
-  int tag = 0;
-  std::uint64_t bytes = 0;
-  double started = 0;                //!< seconds since the epoch
-  std::optional<double> finished{};  //!< none while the operation runs
-  bool failed = false;
-};
 
 //! The ring buffer of one rank. Thread-safe.
 class FlightRecorder {
  public:
   explicit FlightRecorder(Rank rank, std::size_t capacity = 1024);
 
+  //! Adds a record that starts now and returns its number. Overwrites the oldest record if the buffer is
+  //! full.
   std::uint64_t start(FlightRecord record);
+  //! Sets the end of an operation. Does nothing if its record was overwritten.
   void finish(std::uint64_t number, bool failed);
 
   //! Returns the records in the buffer, oldest first.

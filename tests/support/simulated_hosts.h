@@ -1,6 +1,5 @@
-// Several simulated hosts: network namespaces on one bridge, in which any pair can be disconnected. Creating
-// them needs root; `problem` says why they could not be created. (support/two_hosts.h has two hosts with one
-// link.)
+// Simulated hosts: network namespaces on one bridge. One of them, or any pair, can be disconnected. Creating
+// them needs root; `problem` says why they could not be created.
 #pragma once
 
 #include "support/program.h"
@@ -10,27 +9,29 @@
 
 namespace penstock::test {
 
-class SwitchedHosts {
+class SimulatedHosts {
  public:
-  explicit SwitchedHosts(int hosts) : name_("psw" + std::to_string(getpid())), hosts_(hosts) {
-    std::string script = "set -e; ip netns add " + name_ + "; ip -n " + name_ +
-                         " link add br0 type bridge; ip -n " + name_ + " link set br0 up;";
+  explicit SimulatedHosts(int hosts) : hosts_(hosts) {
+    static int made_before = 0;
+    bridge_ = "psh" + std::to_string(getpid()) + "-" + std::to_string(made_before++);
+    std::string script = "set -e; ip netns add " + bridge_ + "; ip -n " + bridge_ +
+                         " link add br0 type bridge; ip -n " + bridge_ + " link set br0 up;";
     for (int host = 0; host < hosts; ++host) {
       const std::string port = "p" + std::to_string(host), space = this->space(host);
       script += "ip netns add " + space + "; ip link add veth0 netns " + space + " type veth peer name " +
-                port + " netns " + name_ + "; ip -n " + name_ + " link set " + port +
+                port + " netns " + bridge_ + "; ip -n " + bridge_ + " link set " + port +
                 " master br0 up; ip -n " + space + " addr add " + address(host) + "/24 dev veth0; ip -n " +
                 space + " link set veth0 up; ip -n " + space + " link set lo up;";
     }
     const Outcome made = shell(script);
     if (made.code != 0) problem_ = "this machine does not let us make network namespaces: " + made.err;
   }
-  ~SwitchedHosts() {
-    shell("ip netns del " + name_);
+  ~SimulatedHosts() {
+    shell("ip netns del " + bridge_);
     for (int host = 0; host < hosts_; ++host) shell("ip netns del " + space(host));
   }
-  SwitchedHosts(const SwitchedHosts&) = delete;
-  SwitchedHosts& operator=(const SwitchedHosts&) = delete;
+  SimulatedHosts(const SimulatedHosts&) = delete;
+  SimulatedHosts& operator=(const SimulatedHosts&) = delete;
 
   //! Why the hosts could not be created; empty if they exist.
   const std::string& problem() const { return problem_; }
@@ -41,6 +42,8 @@ class SwitchedHosts {
     all.insert(all.end(), words.begin(), words.end());
     return all;
   }
+  //! Takes the link of the host down: packets are lost silently.
+  void disconnect(int host) const { shell("ip -n " + space(host) + " link set veth0 down"); }
   //! Drops packets between the two hosts silently.
   void disconnect(int one, int other) const {
     const auto lose = [this](int from, int to) {
@@ -53,9 +56,9 @@ class SwitchedHosts {
 
  private:
   static Outcome shell(const std::string& command) { return run_program({"sh", "-c", command}); }
-  std::string space(int host) const { return name_ + "h" + std::to_string(host); }
+  std::string space(int host) const { return bridge_ + "h" + std::to_string(host); }
 
-  std::string name_;
+  std::string bridge_;
   int hosts_;
   std::string problem_;
 };

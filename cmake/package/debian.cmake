@@ -1,0 +1,28 @@
+# CPack runs this script on the installed files before it makes packages of them. For Debian packages it adds what each of them must have in
+# share/doc, compresses documents, and moves the completion of zsh to Debian's directory.
+if(NOT CPACK_GENERATOR STREQUAL "DEB")
+  return()
+endif()
+
+function(compress file)
+  execute_process(COMMAND gzip -9nf ${file} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+foreach(component IN LISTS CPACK_COMPONENTS_ALL)
+  string(TOUPPER ${component} name)
+  set(package ${CPACK_DEBIAN_${name}_PACKAGE_NAME})
+  set(share ${CPACK_TEMPORARY_DIRECTORY}/${component}/usr/share)
+  file(REMOVE_RECURSE ${share}/doc/penstock)
+  file(MAKE_DIRECTORY ${share}/doc/${package})
+  file(COPY_FILE ${CPACK_PENSTOCK_COPYRIGHT} ${share}/doc/${package}/copyright)
+  file(COPY_FILE ${CPACK_PENSTOCK_CHANGELOG} ${share}/doc/${package}/changelog)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/changelog.Debian.in ${share}/doc/${package}/changelog.Debian @ONLY)
+  file(GLOB texts ${share}/man/man1/*.1 ${share}/doc/${package}/changelog*)
+  foreach(text IN LISTS texts)
+    compress(${text})
+  endforeach()
+  if(EXISTS ${share}/zsh/site-functions)
+    file(RENAME ${share}/zsh/site-functions ${share}/zsh/vendor-completions)
+  endif()
+endforeach()

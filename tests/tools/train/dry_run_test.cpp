@@ -1,0 +1,328 @@
+// `penstock train --dry-run` through the real binaries: its stages and sizes are those of real runs, its
+// errors are those of real runs, and it starts and writes nothing.
+#include "support/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+namespace penstock::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using Words = std::vector<std::string>;
+
+const std::string kArchives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+
+Words gpt(Words more) {
+  Words words{"train", "--layers=4", "--width=32", "--heads=4", "--seq=16", "--batch=8", "--sample=0"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words archive(Words more) {
+  Words words{"train", kArchives + "language.pt2", "--data=" + kArchives + "language.safetensors",
+              "--batch=8"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+json forecast(const Words& words) {
+  const Outcome outcome = penstock(with(words, {"--dry-run", "--json"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, IsEmpty());
+  return json::parse(outcome.out);
+}
+
+//! The numbers of this key in a cost file, one per stage.
+std::vector<std::int64_t> costs_in(const std::string& file, const std::string& key) {
+  std::vector<std::int64_t> numbers;
+  const std::regex line("\n" + key + " = ([0-9]+)");
+  const std::string text = slurp(file);
+  for (std::sregex_iterator it(text.begin(), text.end(), line), end; it != end; ++it)
+    numbers.push_back(std::stoll((*it)[1]));
+  return numbers;
+}
+
+//! The local sizes of all stages in a forecast.
+std::vector<std::int64_t> sizes_in(const json& forecast, const char* key) {
+  std::vector<std::int64_t> sizes;
+  for (const json& stage : forecast.at("stages")) sizes.push_back(stage.at("per_rank").at(key));
+  return sizes;
+}
+
+// The trainer writes the sizes of the stages that it has built into the cost file of --profile.
+TEST(ToolDryRun, SizesOfStagesAreThoseOfRealRun) {
+  const TempDir dir;
+  const std::vector<Words> runs{gpt({"--ranks=2"}),
+                                gpt({"--ranks=2", "--schedule=ZBVZeroBubble", "--untied"}),
+                                gpt({"--pp=2", "--tp=2", "--optimizer=sgd", "--momentum=0.9"}),
+                                gpt({"--pp=1", "--dp=2", "--optimizer=sgd"}),
+                                archive({"--ranks=2"}),
+                                archive({"--pp=1", "--tp=2"})};
+  for (const Words& run : runs) {
+    const Outcome real = penstock(with(run, {"--steps=2", "--profile=" + (dir / "costs.toml")}));
+    ASSERT_EQ(real.code, 0) << real.err;
+    const json predicted = forecast(run);
+    const std::string shown = testing::PrintToString(run);
+    EXPECT_EQ(sizes_in(predicted, "parameter_bytes"), costs_in(dir / "costs.toml", "parameter_bytes"))
+        << shown;
+    EXPECT_EQ(sizes_in(predicted, "optimizer_bytes"), costs_in(dir / "costs.toml", "optimizer_bytes"))
+        << shown;
+    // The last stage sends nothing, but the trainer counts its result.
+    std::vector<std::int64_t> sent = sizes_in(predicted, "output_bytes"),
+                              measured = costs_in(dir / "costs.toml", "output_bytes");
+    sent.pop_back(), measured.pop_back();
+    EXPECT_EQ(sent, measured) << shown;
+  }
+}
+
+TEST(ToolDryRun, ShardedSizesAreThoseOfRealRun) {
+  const TempDir dir;
+  const Words run = gpt({"--pp=1", "--dp=2", "--sharding=full"});
+  ASSERT_EQ(penstock(with(run, {"--steps=2", "--profile=" + (dir / "costs.toml")})).code, 0);
+  const std::vector<std::int64_t> predicted = sizes_in(forecast(run), "parameter_bytes"),
+                                  real = costs_in(dir / "costs.toml", "parameter_bytes");
+  ASSERT_EQ(predicted.size(), real.size());
+  // A shard may be padded.
+  EXPECT_NEAR(static_cast<double>(predicted[0]), static_cast<double>(real[0]),
+              0.02 * static_cast<double>(real[0]));
+}
+
+// The measured bytes include what libtorch allocates for itself, and the prediction assumes that autograd
+// keeps every result.
+TEST(ToolDryRun, ActivationsAreCloseToMeasuredOnes) {
+  const TempDir dir;
+  const Words run{"train", "--ranks=2", "--batch=16", "--sample=0"};
+  ASSERT_EQ(penstock(with(run, {"--steps=2", "--profile=" + (dir / "costs.toml")})).code, 0);
+  const std::vector<std::int64_t> predicted = sizes_in(forecast(run), "activation_bytes"),
+                                  real = costs_in(dir / "costs.toml", "activation_bytes");
+  ASSERT_EQ(predicted.size(), 2U);
+  for (std::size_t s = 0; s < 2; ++s) {
+    EXPECT_GT(predicted[s], real[s] / 2) << s;
+    EXPECT_LT(predicted[s], real[s] * 2) << s;
+  }
+}
+
+TEST(ToolDryRun, StagesOfArchiveAreThoseOfInspect) {
+  const std::vector<std::pair<std::string, Words>> cases{
+      {"--stages=4", {"--ranks=2", "--schedule=Interleaved1F1B"}},
+      {"--split=layers.1=beginning,layers.3=beginning", {"--ranks=3"}}};
+  for (const auto& [split, more] : cases) {
+    const json predicted = forecast(with(archive({split}), more));
+    const Outcome outcome = penstock({"inspect", kArchives + "language.pt2", split, "--json"});
+    const json inspected = json::parse(outcome.out);
+    ASSERT_EQ(predicted.at("stages").size(), inspected.at("stages").size());
+    for (std::size_t s = 0; s < inspected.at("stages").size(); ++s) {
+      const json &mine = predicted.at("stages")[s], &other = inspected.at("stages")[s];
+      EXPECT_EQ(mine.at("modules"), other.at("modules")) << s;
+      EXPECT_EQ(mine.at("parameter_bytes"), other.at("parameter_bytes")) << s;
+    }
+    EXPECT_EQ(predicted.at("tied"), inspected.at("tied"));
+  }
+}
+
+// A checkpoint contains each parameter of the model once.
+TEST(ToolDryRun, ParametersAreThoseOfCheckpoint) {
+  const TempDir dir;
+  for (const Words& run : {gpt({}), archive({})}) {
+    std::filesystem::remove_all(dir / "saved");
+    ASSERT_EQ(penstock(with(run, {"--steps=1", "--checkpoint=" + (dir / "saved")})).code, 0);
+    const json saved = json::parse(penstock({"checkpoint", "inspect", dir / "saved", "--json"}).out);
+    std::int64_t elements = 0;
+    for (const json& tensor : saved.at("tensors")) {
+      if (tensor.at("kind") != "parameter") continue;
+      std::int64_t size = 1;
+      for (const std::int64_t dim : tensor.at("shape")) size *= dim;
+      elements += size;
+    }
+    const json predicted = forecast(run);
+    EXPECT_GT(elements, 0);
+    EXPECT_EQ(predicted.at("model").at("parameters"), elements);
+    EXPECT_EQ(predicted.at("model").at("parameter_bytes"), 4 * elements);
+    // All stages together have every parameter, and the tied ones twice.
+    std::int64_t in_stages = 0;
+    for (const json& stage : predicted.at("stages")) in_stages += stage.at("parameters").get<std::int64_t>();
+    EXPECT_GT(in_stages, elements);
+  }
+}
+
+// docs/simulation.md: 1F1B holds the activations of min(m, p - r) microbatches on rank r.
+TEST(ToolDryRun, MemoryFollowsFormulaOf1F1B) {
+  const json predicted = forecast(gpt({"--ranks=3", "--microbatches=8", "--seed=4"}));
+  for (int r = 0; r < 3; ++r) {
+    const json& rank = predicted.at("ranks")[static_cast<std::size_t>(r)];
+    const json& stage = predicted.at("stages")[static_cast<std::size_t>(r)].at("per_rank");
+    EXPECT_EQ(rank.at("stages"), json({r}));
+    EXPECT_EQ(rank.at("in_flight_bytes"), stage.at("activation_bytes").get<std::int64_t>() * (3 - r));
+    EXPECT_EQ(rank.at("peak_memory").get<std::int64_t>(), rank.at("parameter_bytes").get<std::int64_t>() +
+                                                              rank.at("gradient_bytes").get<std::int64_t>() +
+                                                              rank.at("optimizer_bytes").get<std::int64_t>() +
+                                                              rank.at("in_flight_bytes").get<std::int64_t>());
+  }
+  const json recomputed = forecast(gpt({"--ranks=3", "--microbatches=8", "--recompute"}));
+  EXPECT_LT(recomputed.at("ranks")[0].at("in_flight_bytes"), predicted.at("ranks")[0].at("in_flight_bytes"));
+  EXPECT_GT(recomputed.at("prediction").at("step_time"), predicted.at("prediction").at("step_time"));
+}
+
+TEST(ToolDryRun, ReportsTopologyAndPlacement) {
+  const json predicted =
+      forecast(gpt({"--pp=2", "--tp=2", "--dp=2", "--schedule=ZBVZeroBubble", "--microbatches=4"}));
+  EXPECT_EQ(predicted.at("topology").at("ranks"), 8);
+  EXPECT_EQ(predicted.at("schedule").at("name"), "ZBVZeroBubble");
+  // World rank = (pp * D + dp) * T + tp; stages 0 and 3 of a V are on the first rank.
+  EXPECT_EQ(predicted.at("ranks")[0].at("stages"), json({0, 3}));
+  EXPECT_EQ(predicted.at("ranks")[0].at("world_ranks"), json({0, 1, 2, 3}));
+  EXPECT_EQ(predicted.at("ranks")[1].at("world_ranks"), json({4, 5, 6, 7}));
+  EXPECT_EQ(predicted.at("prediction").at("times_are_relative"), true);
+  EXPECT_THAT(predicted.at("config").get<std::string>(),
+              AllOf(HasSubstr("tp = 2\n"), Not(HasSubstr("dry-run")), Not(HasSubstr("quiet"))));
+}
+
+//! Every file below a directory, with its size and time of change.
+std::vector<std::string> listing(const std::string& directory) {
+  std::vector<std::string> entries;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    struct stat status {};
+    stat(entry.path().c_str(), &status);
+    entries.push_back(entry.path().string() + " " + std::to_string(status.st_size) + " " +
+                      std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec));
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+TEST(ToolDryRun, StartsNoRanksAndWritesNothing) {
+  const TempDir dir;
+  ASSERT_EQ(penstock(gpt({"--steps=2", "--checkpoint=" + (dir / "saved")})).code, 0);
+  const std::vector<std::string> before = listing(dir.path());
+  const Words outputs{"--output=" + (dir / "new/run"), "--trace=" + (dir / "trace.json"),
+                      "--profile=" + (dir / "costs.toml")};
+  for (const Words& run :
+       {gpt(outputs), archive(outputs), gpt({"--steps=9", "--resume", "--checkpoint=" + (dir / "saved")})}) {
+    Words words = with(run, {"--dry-run"});
+    words.insert(words.begin(), PENSTOCK_TOOL);
+    // Every rank that started would fail.
+    const Outcome outcome = run_program(words, {"PENSTOCK_FAULT=exit at=start"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(listing(dir.path()), before);
+  }
+  const json predicted = forecast(gpt(outputs));
+  EXPECT_EQ(predicted.at("would_create"), json({dir / "new/run", dir / "new/run/checkpoint"}));
+}
+
+TEST(ToolDryRun, ReportsStepOfResumedRun) {
+  const TempDir dir;
+  ASSERT_EQ(penstock(gpt({"--steps=2", "--checkpoint=" + (dir / "saved")})).code, 0);
+  const Outcome outcome =
+      penstock(gpt({"--dry-run", "--steps=9", "--resume", "--checkpoint=" + (dir / "saved")}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("9, from step 3\n"), HasSubstr("resumes from step-00000002; ")));
+}
+
+// All errors that the command finds before it starts ranks, with the same text.
+TEST(ToolDryRun, FindsErrorsOfRealRun) {
+  const TempDir dir;
+  ASSERT_EQ(penstock(gpt({"--steps=1", "--checkpoint=" + (dir / "saved")})).code, 0);
+  std::ofstream(dir / "file") << "text";
+  const std::vector<Words> runs{gpt({"--ranks=0"}),
+                                gpt({"--ranks=7"}),
+                                gpt({"--heads=3"}),
+                                gpt({"--tp=3"}),
+                                gpt({"--schedule=1F1"}),
+                                gpt({"--schedule=ZBVZeroBubble", "--stages-per-rank=3"}),
+                                gpt({"--batch=3", "--microbatches=4"}),
+                                gpt({"--device=cuda"}),
+                                gpt({"--split=a=end"}),
+                                gpt({"--data=" + (dir / "nowhere.txt")}),
+                                gpt({"--checkpoint=" + (dir / "saved")}),
+                                gpt({"--resume", "--checkpoint=" + (dir / "nowhere")}),
+                                gpt({"--width=64", "--resume", "--checkpoint=" + (dir / "saved")}),
+                                gpt({"--output=" + (dir / "file")}),
+                                gpt({"--checkpoint=" + (dir / "file/in")}),
+                                gpt({"--log-json=" + (dir / "no/log")}),
+                                archive({"--split=layer.1=beginning"}),
+                                archive({"--split=layers.1=beginning", "--ranks=3"}),
+                                archive({"--tp-plan=nothing=colwise", "--tp=2"}),
+                                archive({"--loss-output=nothing"}),
+                                archive({"--batch=200"})};
+  for (const Words& run : runs) {
+    const Outcome real = penstock(with(run, {"--steps=1"})),
+                  dry = penstock(with(run, {"--steps=1", "--dry-run"}));
+    const std::string shown = testing::PrintToString(run);
+    EXPECT_EQ(real.code, 2) << shown;
+    EXPECT_EQ(dry.code, 2) << shown;
+    EXPECT_EQ(dry.err, real.err) << shown;
+    EXPECT_THAT(dry.out, IsEmpty()) << shown;
+  }
+}
+
+TEST(ToolDryRun, ReportsDirectoryInUse) {
+  const TempDir dir;
+  ASSERT_EQ(penstock(gpt({"--steps=1", "--checkpoint=" + (dir / "saved")})).code, 0);
+  const int lock = open((dir / "saved/run.lock").c_str(), O_RDWR);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  const Outcome outcome =
+      penstock(gpt({"--dry-run", "--steps=2", "--resume", "--checkpoint=" + (dir / "saved")}));
+  close(lock);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("in use by another run: process "));
+}
+
+TEST(ToolDryRun, TextFitsInHundredColumns) {
+  for (const Words& run :
+       {gpt({"--ranks=3"}), archive({"--ranks=4", "--tp=2", "--schedule=auto", "--precision=bf16"}),
+        Words({"train", "--layers=24", "--batch=8", "--pp=4", "--stages-per-rank=2",
+               "--schedule=Interleaved1F1B", "--dp=2", "--sharding=full", "--microbatches=4",
+               "--accumulate=1"})}) {
+    const Outcome outcome = penstock(with(run, {"--dry-run"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr("\nstage  rank  parameters"), HasSubstr("\npredicted memory per rank\n"),
+                      HasSubstr("\npredicted step  "), HasSubstr("Times are relative")));
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);) {
+      // A path has no spaces to break at, and "…" has three bytes.
+      const bool is_path = line.find('/') != std::string::npos;
+      EXPECT_TRUE(is_path || line.size() <= 104) << line;
+    }
+  }
+}
+
+TEST(ToolDryRun, WorksInConfigurationFile) {
+  const TempDir dir;
+  std::ofstream(dir / "c.toml") << "dry-run = true\nverbose = true\nlayers = 2\nwidth = 16\nheads = 2\n";
+  const Outcome outcome = penstock({"train", "--config", dir / "c.toml", "--steps=3"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("dry run: "), HasSubstr("# resolved configuration\n"),
+                                 HasSubstr("layers = 2\n"), Not(HasSubstr("dry-run = "))));
+}
+
+TEST(ToolDryRun, OneRankOfOtherLauncherPrints) {
+  Words words = gpt({"--dry-run"});
+  words.insert(words.begin(), {"run", "--ranks", "3", "--", PENSTOCK_TOOL});
+  const Outcome outcome = penstock(words);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("3 ranks of torchrun: pp 3 x tp 1 x dp 1"), Not(HasSubstr("[1]"))));
+  words.insert(words.end(), "--pp=2");
+  EXPECT_THAT(penstock(words).err, HasSubstr("is 2, but the launcher started 3 ranks"));
+}
+
+}  // namespace
+}  // namespace penstock::test

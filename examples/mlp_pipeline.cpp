@@ -34,9 +34,7 @@ void train(ps::World& world) {
   torch::optim::Adam optimizer(module->parameters(), 0.01);
 
   const ps::PipelineStage stage(module, ps::StageId(rank), kRanks, torch::kCPU, world.group());
-  ps::PipelineOptions options;
-  options.loss = torch::mse_loss;
-  ps::Schedule1F1B schedule(stage, kMicrobatches, options);
+  ps::Schedule1F1B schedule(stage, kMicrobatches, {.loss = torch::mse_loss});
 
   auto data = at::make_generator<at::CPUGeneratorImpl>(1);
   const at::Tensor x = torch::rand({kRows, 2}, data) * 2 - 1;

@@ -68,11 +68,10 @@ torch::Tensor make_batch(int step) {
   return (start + stride * torch::arange(kLength + 1)).remainder(kTokens);
 }
 
-// One training loop for both runs. They differ only in the parameters of the optimizer and in the clipping
+// One training loop for both runs. They differ only in the optimizer's parameters and in the clipping
 // function.
-std::vector<double> train(Gpt gpt, std::vector<torch::Tensor> parameters, int rank, int ranks,
+std::vector<double> train(Gpt gpt, torch::optim::Optimizer& optimizer, int rank, int ranks,
                           const std::function<void()>& clip) {
-  torch::optim::AdamW optimizer(std::move(parameters), torch::optim::AdamWOptions(3e-3));
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {
     const torch::Tensor rows = make_batch(step).chunk(ranks)[static_cast<std::size_t>(rank)];
@@ -93,12 +92,13 @@ void train_sharded(ps::World& world, const std::vector<double>& alone) {
   std::vector<std::shared_ptr<torch::nn::Module>> units;
   for (const Block& block : gpt->blocks) units.push_back(block.ptr());
   ps::Sharded sharded = ps::fully_shard(gpt, world.group(), {}, units);
+  torch::optim::AdamW optimizer(sharded.parameters(), torch::optim::AdamWOptions(3e-3));
   std::int64_t kept = 0;
   for (const torch::Tensor& shard : sharded.parameters()) kept += shard.numel();
   if (world.rank().value == 0) std::printf("rank 0 keeps %ld parameters\n", static_cast<long>(kept));
 
-  std::vector<double> losses = train(gpt, sharded.parameters(), world.rank().value, world.size(),
-                                     [&] { sharded.clip_grad_norm(1.0); });
+  const std::vector<double> losses =
+      train(gpt, optimizer, world.rank().value, world.size(), [&] { sharded.clip_grad_norm(1.0); });
   const torch::Tensor mean = torch::tensor(losses, torch::kDouble);
   world.group().all_reduce(mean, ps::ReduceOp::Avg);
   for (int step = 0; step < kSteps; ++step) {
@@ -117,7 +117,8 @@ int main() {
   std::int64_t count = 0;
   for (const torch::Tensor& parameter : gpt->parameters()) count += parameter.numel();
   std::printf("single process: %ld parameters\n", static_cast<long>(count));
+  torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(3e-3));
   const std::vector<double> alone =
-      train(gpt, gpt->parameters(), 0, 1, [&] { torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0); });
+      train(gpt, optimizer, 0, 1, [&] { torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0); });
   ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_sharded(world, alone); });
 }

@@ -52,8 +52,10 @@ void train(const ps::World& world, const std::string& folder) {
   }
   if (step == 1) throw std::runtime_error("no losses.txt in " + folder);
   if (!stage.is_last()) return;
-  // Python's losses have 6 digits and were computed on another machine.
-  if (difference > 1e-5)
+  // Python's losses are rounded to 6 decimals, by up to 5e-7. Each run adds up its float32 values in another
+  // order; over 20 steps, losses of about 3 then differ by a few units in the last place, which is 2.4e-7.
+  // The tolerance is 5e-7 and ten such units.
+  if (difference > 3e-6)
     throw std::runtime_error("the losses differ from Python's by " + std::to_string(difference));
   std::printf("%d losses equal Python's\n", step - 1);
 }

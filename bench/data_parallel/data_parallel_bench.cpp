@@ -1,5 +1,6 @@
 // Measures a training step of a small GPT, replicated or sharded over 2 processes with Gloo, and the memory
 // of the sharded run. It starts its own ranks. reference.py measures the same with the reference.
+#include "base/json.h"
 #include "support/models/transformer.h"
 
 #include <penstock/comm/launcher.h>
@@ -55,6 +56,7 @@ struct Size {
   std::int64_t tokens, width, layers, batch, length;
 };
 
+// The model of reference.py, whose blocks are units of sharding. Shared models have other layers or sizes.
 struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Size& size) {
     token = register_module("token", torch::nn::Embedding(size.tokens, size.width));
@@ -91,7 +93,7 @@ int run_rank(const std::string& mode, int steps) {
   if (memory) c10::SetCPUAllocator(&allocator, 200);
   ps::World world = ps::init();
   Gpt gpt(size);
-  const std::int64_t whole = bytes_of(gpt->parameters()), unit = bytes_of(gpt->blocks[0]->parameters());
+  const std::int64_t total = bytes_of(gpt->parameters()), unit = bytes_of(gpt->blocks[0]->parameters());
   std::optional<ps::Replica> replica;
   std::optional<ps::Sharded> sharded;
   std::vector<at::Tensor> parameters = gpt->parameters();
@@ -128,10 +130,11 @@ int run_rank(const std::string& mode, int steps) {
   }
   if (world.rank().value == 0) {
     std::sort(seconds.begin(), seconds.end());
-    std::cout << "{\"mode\": \"" << mode << "\", \"best_s\": " << seconds.front()
-              << ", \"median_s\": " << seconds[seconds.size() / 2] << ", \"parameter_bytes\": " << whole
-              << ", \"unit_bytes\": " << unit << ", \"peak_bytes\": " << CountingAllocator::most.load() << "}"
-              << std::endl;
+    ps::JsonWriter json;
+    json.begin_object().field("mode", mode).field("best_s", seconds.front());
+    json.field("median_s", seconds[seconds.size() / 2]).field("parameter_bytes", total);
+    json.field("unit_bytes", unit).field("peak_bytes", CountingAllocator::most.load()).end_object();
+    std::cout << json.text() << std::endl;
   }
   return 0;
 }

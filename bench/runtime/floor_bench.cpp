@@ -1,6 +1,7 @@
 // Measures lower bounds of a pipeline over Gloo: `messages` exchanges the messages of a 1F1B step without
 // computing; `autograd` runs the forward and backward passes of one stage in a loop without sending;
 // `timeline` records actions; `overlap` runs a forward and a backward sequentially and concurrently.
+#include "base/json.h"
 #include "models.h"
 
 #include <penstock/comm/launcher.h>
@@ -25,6 +26,10 @@ double since(Clock::time_point start) {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+void print(const ps::JsonWriter& json) {
+  std::cout << json.text() << std::endl;
 }
 
 // The order of 1F1B on 2 ranks: rank 0 is one forward ahead.
@@ -56,9 +61,11 @@ int messages(int microbatches, int elements) {
   std::vector<double> seconds;
   for (int i = 0; i < 15; ++i)
     seconds.push_back(exchange(world.group(), microbatches, at::zeros({elements})));
-  if (world.rank().value == 0)
-    std::cout << "{\"messages\": " << elements
-              << ", \"us_a_microbatch\": " << median(seconds) / microbatches * 1e6 << "}" << std::endl;
+  if (world.rank().value != 0) return 0;
+  ps::JsonWriter json;
+  json.begin_object().field("messages", elements);
+  json.field("us_per_microbatch", median(seconds) / microbatches * 1e6).end_object();
+  print(json);
   return 0;
 }
 
@@ -83,8 +90,9 @@ int autograd() {
       for (std::size_t m = 0; m < xs.size(); ++m) run_once(work, rank == 1, xs[m], targets[m]);
       seconds.push_back(since(start));
     }
-    std::cout << "{\"autograd\": " << rank << ", \"us_a_microbatch\": " << median(seconds) / 256 * 1e6 << "}"
-              << std::endl;
+    ps::JsonWriter json;
+    json.begin_object().field("autograd", rank).field("us_per_microbatch", median(seconds) / 256 * 1e6);
+    print(json.end_object());
   }
   return 0;
 }
@@ -100,7 +108,9 @@ int timeline() {
                      std::chrono::duration<double>(from - start).count(),
                      std::chrono::duration<double>(to - start).count()});
   }
-  std::cout << "{\"timeline_ns_an_action\": " << since(start) / count * 1e9 << "}" << std::endl;
+  const double seconds = since(start);
+  ps::JsonWriter json;
+  print(json.begin_object().field("timeline_ns_per_action", seconds / count * 1e9).end_object());
   return 0;
 }
 
@@ -112,13 +122,13 @@ int overlap() {
   const at::Tensor target = other.input.target.toTensor().narrow(0, 0, 1);
   const auto forward = [&] { return one.module->forward({tokens}, {}).output.toTensor(); };
   const auto loss = [&] { return other.loss(other.module->forward({hidden}, {}).output, target, {}); };
-  const auto run = [&](int threads, bool at_once) {
+  const auto run = [&](int threads, bool concurrent) {
     at::set_num_threads(threads);
     std::vector<double> seconds;
     for (int i = 0; i < 15; ++i) {
       const at::Tensor root = loss();
       const auto start = Clock::now();
-      if (at_once) {
+      if (concurrent) {
         std::thread second([&] {
           at::set_num_threads(threads);
           root.backward();
@@ -133,10 +143,13 @@ int overlap() {
     }
     return median(seconds) * 1e3;
   };
-  std::cout << "{\"overlap_ms\": {\"in turn, 1 thread an operator\": " << run(1, false)
-            << ", \"at once, 1 thread an operator\": " << run(1, true)
-            << ", \"in turn, 2 threads an operator\": " << run(2, false)
-            << ", \"at once, 2 threads an operator\": " << run(2, true) << "}}" << std::endl;
+  ps::JsonWriter json;
+  json.begin_object().key("overlap_ms").begin_object();
+  json.field("sequential_1_thread_per_operator", run(1, false));
+  json.field("concurrent_1_thread_per_operator", run(1, true));
+  json.field("sequential_2_threads_per_operator", run(2, false));
+  json.field("concurrent_2_threads_per_operator", run(2, true));
+  print(json.end_object().end_object());
   return 0;
 }
 

@@ -145,7 +145,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
   json.end_array().key("alone_over_kept").begin_array();  // a dense forward and backward of the stage
   for (const at::Tensor& ratios : memory) json.value(ratios[2].item<double>());
-  json.end_array().key("us_a_microbatch").begin_array();  // per rank, in the last step
+  json.end_array().key("us_per_microbatch").begin_array();  // per rank, in the last step
   for (const c10::IValue& rank : all_parts) {
     json.begin_object();
     for (const auto& item : rank.toGenericDict())

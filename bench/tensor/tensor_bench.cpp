@@ -1,5 +1,7 @@
 // Measures the overhead of an operator on distributed tensors vs. plain tensors: an add of 16x16, the best of
 // many rounds. The mesh has one rank, so nothing is sent and only the bookkeeping is measured. Prints JSON.
+#include "base/json.h"
+
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/tensor/dtensor.h>
 
@@ -7,7 +9,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <cmath>
+#include <iostream>
 
 namespace ps = penstock;
 
@@ -28,6 +31,12 @@ double microseconds(const torch::Tensor& a, const torch::Tensor& b) {
   return best;
 }
 
+void write_times(ps::JsonWriter& json, const char* name, double plain, double distributed) {
+  const auto rounded = [](double us) { return std::round(us * 1e3) / 1e3; };
+  json.key(name).begin_object();
+  json.field("plain_us", rounded(plain)).field("dtensor_us", rounded(distributed)).end_object();
+}
+
 }  // namespace
 
 int main() {
@@ -37,13 +46,12 @@ int main() {
     const torch::Tensor a = torch::randn({16, 16}), b = torch::randn({16, 16});
     const torch::Tensor da = ps::tensor::distribute_tensor(a, mesh, {ps::tensor::Shard(0)}),
                         db = ps::tensor::distribute_tensor(b, mesh, {ps::tensor::Shard(0)});
-    const double plain = microseconds(a, b), cut = microseconds(da, db);
+    ps::JsonWriter json;
+    json.begin_object();
+    write_times(json, "no_grad", microseconds(a, b), microseconds(da, db));
     const torch::Tensor ag = a.clone().requires_grad_(),
                         dag = ps::tensor::distribute_tensor(ag, mesh, {ps::tensor::Shard(0)});
-    const double plain_grad = microseconds(ag, b), cut_grad = microseconds(dag, db);
-    std::printf(
-        "{\"no_grad\": {\"plain_us\": %.3f, \"dtensor_us\": %.3f}, \"grad\": {\"plain_us\": %.3f, "
-        "\"dtensor_us\": %.3f}}\n",
-        plain, cut, plain_grad, cut_grad);
+    write_times(json, "grad", microseconds(ag, b), microseconds(dag, db));
+    std::cout << json.end_object().text() << std::endl;
   });
 }

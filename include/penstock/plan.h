@@ -8,6 +8,7 @@
 #include <penstock/plan/costs.h>
 #include <penstock/plan/partition.h>
 #include <penstock/plan/planner.h>
+#include <penstock/plan/schedule_choice.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -46,6 +47,7 @@ using schedule::write_csv;
 
 using plan::AutoOptions;
 using plan::AutoResult;
+using plan::AutoSchedule;
 using plan::Costs;
 using plan::Layer;
 using plan::Link;
@@ -58,6 +60,7 @@ using plan::plan_layers;
 using plan::plan_stages;
 using plan::PlanOptions;
 using plan::PlanResult;
+using plan::ScheduleChoice;
 using plan::simulate;
 using plan::SimulateOptions;
 using plan::Simulation;

@@ -1,4 +1,6 @@
 // Formats error messages.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <cerrno>
@@ -46,9 +48,9 @@ void detail::throw_id_out_of_range() {
 std::string to_string(const ErrorContext& context) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (context.rank) add("rank " + std::to_string(context.rank->value));
-  if (context.stage) add("stage " + std::to_string(context.stage->value));
-  if (context.microbatch) add("microbatch " + std::to_string(context.microbatch->value));
+  if (context.rank) add(str_cat("rank ", context.rank->value));
+  if (context.stage) add(str_cat("stage ", context.stage->value));
+  if (context.microbatch) add(str_cat("microbatch ", context.microbatch->value));
   if (!context.action.empty()) add("action " + context.action);
   if (!context.tensor.empty()) add("tensor " + context.tensor);
   if (!context.op.empty()) add("op " + context.op);
@@ -76,7 +78,7 @@ StorageError::StorageError(const std::string& message, int code, const std::stri
     : Error(message, {}, hint.empty() ? hint_for(code) : hint), code_(code) {}
 
 PeerFailed::PeerFailed(Rank peer, std::string cause, ErrorContext context)
-    : CommError("rank " + std::to_string(peer.value) + " failed: " + cause, std::move(context)),
+    : CommError(str_cat("rank ", peer.value, " failed: ", cause), std::move(context)),
       peer_(peer),
       cause_(std::move(cause)) {}
 

@@ -1,5 +1,6 @@
 // The logger: one write per line, level from the environment.
 #include "base/log_line.h"
+#include "base/text.h"
 
 #include <unistd.h>
 
@@ -59,7 +60,7 @@ std::optional<Rank> log_rank() {
 void log_line(LogLevel line_level, const std::string& text) {
   if (line_level == LogLevel::Off || line_level > log_level()) return;
   std::string line = "penstock";
-  if (this_rank) line += "[" + std::to_string(this_rank->value) + "]";
+  if (this_rank) line += str_cat("[", this_rank->value, "]");
   line += " " + std::string(to_string(line_level)) + ": " + text + "\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }

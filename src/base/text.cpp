@@ -69,7 +69,7 @@ std::string quote(std::string_view text, std::size_t limit) {
 
 std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<const char*, 5> units = {"B", "KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " B";
+  if (bytes < 1024) return str_cat(bytes, " B");
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
   while (value >= 1024 && unit + 1 < units.size()) {
@@ -84,6 +84,14 @@ std::string format_seconds(double seconds) {
   if (size >= 1) return number(seconds, "s");
   if (size >= 1e-3) return number(seconds * 1e3, "ms");
   return number(seconds * 1e6, "us");
+}
+
+std::string plural(std::string_view noun) {
+  return std::string(noun) + (noun.ends_with("ch") ? "es" : "s");
+}
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return str_cat(count, " ", (count == 1 ? std::string(noun) : plural(noun)));
 }
 
 std::string format_shape(std::span<const std::int64_t> sizes) {
@@ -105,16 +113,16 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates,
-                         const std::string& otherwise) {
+                         const std::string& otherwise, const std::string& prefix) {
   std::string near = nearest_name(word, candidates);
-  if (near.empty()) {
+  if (near.empty() && !word.empty()) {
     // `--batch-size` for `--batch`: the longest candidate with a common prefix, of at least four characters.
     for (const std::string& candidate : candidates) {
       const bool part = word.starts_with(candidate) || candidate.starts_with(word);
       if (part && candidate.size() >= 4 && candidate.size() > near.size()) near = candidate;
     }
   }
-  return near.empty() ? otherwise : "did you mean " + near + "?";
+  return near.empty() ? otherwise : "did you mean " + prefix + near + "?";
 }
 
 }  // namespace penstock

@@ -1,15 +1,43 @@
-// Helpers for human-readable text: joining, quoting, numbers with units, "did you mean" suggestions.
+// Helpers for human-readable text: messages, joining, quoting, numbers with units, "did you mean"
+// suggestions.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace penstock {
+
+namespace detail {
+
+inline void append(std::string& text, std::string_view part) {
+  text += part;
+}
+inline void append(std::string& text, char part) {
+  text += part;
+}
+template <std::integral Number>
+requires(!std::same_as<Number, bool>) void append(std::string& text, Number number) {
+  text += std::to_string(number);
+}
+
+}  // namespace detail
+
+//! Concatenates strings, characters and integers: `str_cat("rank ", 2, " of ", 4)`. Messages are built with
+//! it. Other types are converted by `to_string` or one of the `format_` functions first.
+template <typename... Parts>
+[[nodiscard]] std::string str_cat(const Parts&... parts) {
+  std::string text;
+  (detail::append(text, parts), ...);
+  return text;
+}
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
@@ -40,6 +68,22 @@ inline std::string format_seconds(std::chrono::duration<double> time) {
   return format_seconds(time.count());
 }
 
+//! The plural of an English noun: `stages`, `microbatches`.
+std::string plural(std::string_view noun);
+//! `1 stage`, `2 stages`.
+std::string counted(std::int64_t count, std::string_view noun);
+
+//! `rank 2`, `ranks 0, 2, 5`; with a limit, `ranks 0, 2 and 4 more`.
+template <std::integral Number>
+std::string numbered(std::string_view noun, const std::vector<Number>& numbers,
+                     std::size_t limit = std::numeric_limits<std::size_t>::max()) {
+  const std::vector<Number> shown(
+      numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(std::min(limit, numbers.size())));
+  const std::string text = (numbers.size() == 1 ? std::string(noun) : plural(noun)) + " " + join(shown, ", ");
+  if (shown.size() == numbers.size()) return text;
+  return str_cat(text, " and ", numbers.size() - shown.size(), " more");
+}
+
 //! The sizes or strides of a tensor: `[2, 3]`.
 std::string format_shape(std::span<const std::int64_t> sizes);
 
@@ -47,8 +91,8 @@ std::string format_shape(std::span<const std::int64_t> sizes);
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 //! Returns `did you mean X?` for the nearest candidate, or for one that is a prefix of `word` or vice versa.
-//! Returns `otherwise` if there is none.
+//! Returns `otherwise` if there is none. `prefix` is inserted before the candidate.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates,
-                         const std::string& otherwise = "");
+                         const std::string& otherwise = "", const std::string& prefix = "");
 
 }  // namespace penstock

@@ -75,7 +75,7 @@ Diagnostics Checkpoint::Impl::verify_file(std::size_t index) const {
   try {
     const InputFile input(file_path(index));
     if (input.size() != stored.bytes) {
-      wrong("has " + std::to_string(input.size()) + " bytes, expected " + std::to_string(stored.bytes));
+      wrong(str_cat("has ", input.size(), " bytes, expected ", stored.bytes));
       return found;
     }
     std::vector<std::uint8_t> block(std::min<std::uint64_t>(std::uint64_t{1} << 20, input.size()));

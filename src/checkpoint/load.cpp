@@ -115,7 +115,7 @@ std::vector<std::string> extra_of(const Checkpoint& checkpoint, const Findings& 
 
 void section(std::string& message, const std::string& heading, const std::vector<std::string>& titles) {
   if (!titles.empty())
-    message += "\n  " + heading + " (" + std::to_string(titles.size()) + "):\n    " + join(titles, "\n    ");
+    message += str_cat("\n  ", heading, " (", titles.size(), "):\n    ", join(titles, "\n    "));
 }
 
 //! Throws CheckpointError for differences that the options do not allow.

@@ -1,4 +1,6 @@
 // The layers of the built-in GPT.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 #include <penstock/runtime/module_call.h>
@@ -26,17 +28,17 @@ void check(const GptOptions& options, const GptPart& part) {
     throw UsageError("the sizes of a GPT must be positive", {},
                      "use 1 or more layers, heads, width and context");
   if (options.width % options.heads != 0)
-    throw UsageError("a width of " + std::to_string(options.width) + " cannot be divided into " +
-                         std::to_string(options.heads) + " heads",
-                     {}, "make the width a multiple of the number of heads");
+    throw UsageError(
+        str_cat("a width of ", options.width, " cannot be divided into ", options.heads, " heads"), {},
+        "make the width a multiple of the number of heads");
   if (options.positions == PositionKind::Rotary && options.head_width() % 2 != 0)
-    throw UsageError("rotary positions need an even head width, not " + std::to_string(options.head_width()),
-                     {}, "use fewer heads, or learned positions");
+    throw UsageError(str_cat("rotary positions need an even head width, not ", options.head_width()), {},
+                     "use fewer heads, or learned positions");
   if (!(options.dropout >= 0 && options.dropout < 1))
     throw UsageError("dropout must be at least 0 and below 1", {}, "use a fraction such as 0.1");
   if (part.first_block < 0 || part.first_block > part.end_block || part.end_block > options.layers)
-    throw UsageError("a GPT of " + std::to_string(options.layers) + " layers has no blocks " +
-                     std::to_string(part.first_block) + " to " + std::to_string(part.end_block));
+    throw UsageError(str_cat("a GPT of ", options.layers, " layers has no blocks ", part.first_block, " to ",
+                             part.end_block));
 }
 
 // The attention mask for a cache with `past` tokens: query i may attend to keys up to past + i.
@@ -150,8 +152,8 @@ at::Tensor GptImpl::forward(const at::Tensor& x, KeyValueCache& cache) {
 at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
   const auto past = cache == nullptr ? 0 : cache->length, time = x.size(1);
   if (past + time > options_.context)
-    throw ShapeError("a sequence of " + std::to_string(past + time) +
-                     " tokens is longer than the context of " + std::to_string(options_.context));
+    throw ShapeError(
+        str_cat("a sequence of ", past + time, " tokens is longer than the context of ", options_.context));
   if (cache != nullptr) cache->layers.resize(blocks.size());
   if (part_.has_embedding) {
     x = token(x);

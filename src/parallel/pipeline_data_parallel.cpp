@@ -1,4 +1,5 @@
 // Data parallelism of pipeline stages.
+#include "base/text.h"
 #include "parallel/shard/cast.h"
 #include "parallel/shard/sharded_units.h"
 
@@ -89,7 +90,7 @@ std::shared_ptr<runtime::StageModule> ShardedStages::add(StageId stage,
   }
   auto shown = std::make_shared<ShardedStageModule>(std::move(module), Access::impl(sharded), device);
   if (!stages_.emplace(stage, std::move(sharded)).second)
-    throw UsageError("stage " + std::to_string(stage.value) + " is already sharded");
+    throw UsageError(str_cat("stage ", stage.value, " is already sharded"));
   return shown;
 }
 

@@ -1,6 +1,7 @@
 // Treats the nodes between neighboring legal split positions as layers and partitions them into stages.
 #include "pipe/balance.h"
 
+#include "base/text.h"
 #include "graph/passes/graph_costs.h"
 
 #include <penstock/base/error.h>
@@ -124,9 +125,9 @@ graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std:
   const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
   const graph::SplitPositions allowed = candidates(graph, crossing);
   if (allowed.size() + 1 < static_cast<std::size_t>(stages)) {
-    throw UsageError("the model can be split at only " + std::to_string(allowed.size()) +
-                         " positions, which is too few for " + std::to_string(stages) + " stages",
-                     {}, "use at most " + std::to_string(allowed.size() + 1) + " stages");
+    throw UsageError(str_cat("the model can be split at only ", allowed.size(),
+                             " positions, which is too few for ", stages, " stages"),
+                     {}, str_cat("use at most ", allowed.size() + 1, " stages"));
   }
   std::vector<double> sums(graph.nodes.size() + 1, 0);
   for (std::size_t i = 0; i < weights.size(); ++i) sums[i + 1] = sums[i] + weights[i];
@@ -141,7 +142,7 @@ graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std:
   plan::PartitionOptions options;
   for (int s = 0; s < stages; ++s) options.rank_of_stage.emplace_back(s);
   const auto partition = partition_layers(layers, options);
-  if (!partition) throw UsageError("the model cannot be split into " + std::to_string(stages) + " stages");
+  if (!partition) throw UsageError(str_cat("the model cannot be split into ", stages, " stages"));
   graph::SplitPositions positions;
   for (int s = 1; s < stages; ++s) {
     positions.push_back(

@@ -60,7 +60,7 @@ std::set<std::string> model_keywords(const graph::Graph& graph) {
 }
 
 std::string skip_name(const graph::FromStage& from) {
-  return "skip_" + std::to_string(from.stage.value) + "_" + std::to_string(from.output);
+  return str_cat("skip_", from.stage.value, "_", from.output);
 }
 
 //! How the stages of a split are connected.
@@ -80,7 +80,7 @@ struct StageLinks {
           if (s == 0 || !leaf.keyword.empty()) {
             feeds[s].emplace_back(leaf);
           } else {
-            pass(0, s, "input_" + std::to_string(leaf.leaf), {std::nullopt, leaf.leaf});
+            pass(0, s, str_cat("input_", leaf.leaf), {std::nullopt, leaf.leaf});
           }
         } else {
           const auto& from = std::get<graph::FromStage>(source);

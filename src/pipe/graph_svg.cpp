@@ -63,32 +63,31 @@ class Picture {
     const int stages = pipe_.num_stages();
     const int width = left(stages) + kMargin,
               total = top_ + kBoxHeight + kMargin + (below_ > 0 ? 24 + below_ * kArcStep : 0);
-    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + std::to_string(width) + " " +
-           std::to_string(total) + "\" width=\"" + std::to_string(width) + "\" height=\"" +
-           std::to_string(total) +
-           "\">\n<style>text{font:11px system-ui,'Helvetica "
-           "Neue',Arial,sans-serif;fill:#3b4454}.h{font-size:14px;"
-           "font-weight:600;fill:#1d2433}.m{text-anchor:middle}.s{font-size:10px}.paper{fill:#fff}.box{fill:#"
-           "eef4fb;"
-           "stroke:#3b78b5;stroke-width:1.4}.user{fill:#f5f0e6;stroke:#a6803c;stroke-width:1.4}.w{fill:none;"
-           "stroke:#3b4454;stroke-width:1.4}.k{stroke:#3b78b5}.u{stroke:#a6803c}.t{stroke:#b5473b;stroke-"
-           "dasharray:"
-           "5 "
-           "3}.head{fill:#3b4454}@media(prefers-color-scheme:dark){.paper{fill:#12161d}text{fill:#b8c1cf}.h{"
-           "fill:"
-           "#e4e8ef}.box{fill:#18222e}.user{fill:#241f14}.w{stroke:#95a0b2}.k{stroke:#6aa5df}.u{stroke:#"
-           "cda85f}.t{"
-           "stroke:#ff7a6b}.head{fill:#95a0b2}}</style>\n"
-           "<defs><marker id=\"a\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
-           "markerHeight=\"7\" "
-           "orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n"
-           "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n";
+    out_ = str_cat(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", width, " ", total, "\" width=\"", width,
+        "\" height=\"", total,
+        "\">\n<style>text{font:11px system-ui,'Helvetica "
+        "Neue',Arial,sans-serif;fill:#3b4454}.h{font-size:14px;"
+        "font-weight:600;fill:#1d2433}.m{text-anchor:middle}.s{font-size:10px}.paper{fill:#fff}.box{fill:#"
+        "eef4fb;"
+        "stroke:#3b78b5;stroke-width:1.4}.user{fill:#f5f0e6;stroke:#a6803c;stroke-width:1.4}.w{fill:none;"
+        "stroke:#3b4454;stroke-width:1.4}.k{stroke:#3b78b5}.u{stroke:#a6803c}.t{stroke:#b5473b;stroke-"
+        "dasharray:"
+        "5 "
+        "3}.head{fill:#3b4454}@media(prefers-color-scheme:dark){.paper{fill:#12161d}text{fill:#b8c1cf}.h{"
+        "fill:"
+        "#e4e8ef}.box{fill:#18222e}.user{fill:#241f14}.w{stroke:#95a0b2}.k{stroke:#6aa5df}.u{stroke:#"
+        "cda85f}.t{"
+        "stroke:#ff7a6b}.head{fill:#95a0b2}}</style>\n"
+        "<defs><marker id=\"a\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" "
+        "markerHeight=\"7\" "
+        "orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n"
+        "<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n");
     rect("user", kMargin, kUserBoxWidth);
     add_text("h m", kMargin + kUserBoxWidth / 2, top_ + kBoxHeight / 2 - 4, "inputs");
     const auto count = std::count_if(pipe_.graph().inputs.begin(), pipe_.graph().inputs.end(),
                                      [](const graph::GraphInput& input) { return !input.constant; });
-    add_text("m", kMargin + kUserBoxWidth / 2, top_ + kBoxHeight / 2 + 14,
-             std::to_string(count) + " from the user");
+    add_text("m", kMargin + kUserBoxWidth / 2, top_ + kBoxHeight / 2 + 14, str_cat(count, " from the user"));
     for (int s = 0; s < stages; ++s) draw_stage(s);
     for (const auto& [way, bundle] : bundles_) draw_bundle(way.first, way.second, bundle);
     for (const graph::SharedSlot& slot : pipe_.split().shared) {
@@ -110,13 +109,12 @@ class Picture {
   }
 
   void rect(const std::string& kind, int x, int width) {
-    out_ += "<rect class=\"" + kind + "\" x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(top_) +
-            "\" width=\"" + std::to_string(width) + "\" height=\"" + std::to_string(kBoxHeight) +
-            "\" rx=\"7\"/>\n";
+    out_ += str_cat("<rect class=\"", kind, "\" x=\"", x, "\" y=\"", top_, "\" width=\"", width,
+                    "\" height=\"", kBoxHeight, "\" rx=\"7\"/>\n");
   }
   void add_text(const std::string& kind, int x, int y, const std::string& text) {
-    out_ += "<text class=\"" + kind + "\" x=\"" + std::to_string(x) + "\" y=\"" + std::to_string(y) + "\">" +
-            escape_markup(text) + "</text>\n";
+    out_ +=
+        str_cat("<text class=\"", kind, "\" x=\"", x, "\" y=\"", y, "\">", escape_markup(text), "</text>\n");
   }
 
   void draw_stage(int stage) {
@@ -125,11 +123,11 @@ class Picture {
     const std::vector<std::string> modules = pipe_.stage_modules(StageId(stage));
     rect("box", left(stage), kBoxWidth);
     const int x = left(stage) + 12;
-    add_text("h", x, top_ + 22, "stage " + std::to_string(stage));
+    add_text("h", x, top_ + 22, str_cat("stage ", stage));
     std::string span = modules.empty() ? "" : modules.front();
     if (modules.size() > 1) span += " … " + modules.back();
     add_text("s", x, top_ + 39, shortened(span, 30));
-    add_text("", x, top_ + 57, std::to_string(graph.nodes.size()) + " operators");
+    add_text("", x, top_ + 57, str_cat(graph.nodes.size(), " operators"));
     add_text("", x, top_ + 73, format_bytes(costs.parameter_bytes) + " of parameters");
     add_text("", x, top_ + 89,
              number_text(costs.flops) + "FLOP, " + format_bytes(costs.activation_bytes) + " kept");
@@ -137,17 +135,18 @@ class Picture {
 
   void draw_bundle(int from, int to, const Bundle& bundle) {
     const std::string title = join(bundle.values, "\n");
-    const std::string label = bundle.values.size() == 1 ? bundle.values[0]
-                                                        : std::to_string(bundle.values.size()) + " values, " +
-                                                              format_bytes(bundle.bytes);
+    const std::string label = bundle.values.size() == 1
+                                  ? bundle.values[0]
+                                  : str_cat(bundle.values.size(), " values, ", format_bytes(bundle.bytes));
     if (to - from > 1) {
       arc(from < 0 ? "w u" : "w k", from, to, from >= 0, shortened(label, 44), title);
       return;
     }
     const int start = from < 0 ? kMargin + kUserBoxWidth : left(from) + kBoxWidth, end = left(to),
               y = top_ + kBoxHeight / 2;
-    out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"w\" marker-end=\"url(#a)\" d=\"M" +
-            std::to_string(start) + " " + std::to_string(y) + "H" + std::to_string(end) + "\"/></g>\n";
+    out_ +=
+        str_cat("<g><title>", escape_markup(title), "</title><path class=\"w\" marker-end=\"url(#a)\" d=\"M",
+                start, " ", y, "H", end, "\"/></g>\n");
     // The name is above the arrow, the type below.
     const std::size_t space = bundle.values.size() == 1 ? label.find(' ') : label.find(", ");
     const int x = (start + end) / 2;
@@ -163,10 +162,9 @@ class Picture {
     const int x1 = middle(from) + (from < 0 ? 0 : 24), x2 = middle(to) - 24;
     const int y = above ? top_ : top_ + kBoxHeight, reach = (to - from) * kArcStep + 10;
     const int peak = above ? y - reach * 4 / 3 + 8 : y + reach * 4 / 3 - 8;
-    out_ += "<g><title>" + escape_markup(title) + "</title><path class=\"" + kind +
-            "\" marker-end=\"url(#a)\" d=\"M" + std::to_string(x1) + " " + std::to_string(y) + "C" +
-            std::to_string(x1) + " " + std::to_string(peak) + " " + std::to_string(x2) + " " +
-            std::to_string(peak) + " " + std::to_string(x2) + " " + std::to_string(y) + "\"/></g>\n";
+    out_ += str_cat("<g><title>", escape_markup(title), "</title><path class=\"", kind,
+                    "\" marker-end=\"url(#a)\" d=\"M", x1, " ", y, "C", x1, " ", peak, " ", x2, " ", peak,
+                    " ", x2, " ", y, "\"/></g>\n");
     const int label_y = y + (peak - y) * 3 / 4;
     add_text("m s", (x1 + x2) / 2, above ? label_y - 4 : label_y + 13, label);
   }

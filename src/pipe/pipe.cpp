@@ -76,8 +76,7 @@ Pipe::Pipe(graph::Graph graph, TensorSource source, const SplitSpec& spec, PipeO
 
 const graph::Graph& Pipe::stage_graph(StageId stage) const {
   if (stage.value < 0 || stage.value >= num_stages()) {
-    throw UsageError("stage " + std::to_string(stage.value) +
-                     " does not exist; number of stages: " + std::to_string(num_stages()));
+    throw UsageError(str_cat("stage ", stage.value, " does not exist; number of stages: ", num_stages()));
   }
   return split_.stage(stage).graph;
 }
@@ -151,7 +150,7 @@ PipeInfo Pipe::info() const {
 std::string to_string(const Pipe& pipe) {
   std::string text;
   for (int s = 0; s < pipe.num_stages(); ++s)
-    text += "stage " + std::to_string(s) + "\n" + to_string(pipe.stage_graph(StageId(s)));
+    text += str_cat("stage ", s, "\n", to_string(pipe.stage_graph(StageId(s))));
   return text + to_string(pipe.split());
 }
 
@@ -164,9 +163,8 @@ std::string Pipe::graphviz() const {
       const auto& meta = graph.value(slot.value).meta;
       if (slot.kind == graph::Slot::Kind::Parameter && meta) parameters += meta->nbytes();
     }
-    text += "  stage" + std::to_string(s) + " [label=\"stage " + std::to_string(s) + "\\n" +
-            std::to_string(graph.nodes.size()) + " operators\\n" + format_bytes(parameters) +
-            " of parameters\"];\n";
+    text += str_cat("  stage", s, " [label=\"stage ", s, "\\n", graph.nodes.size(), " operators\\n",
+                    format_bytes(parameters), " of parameters\"];\n");
     const auto& sources = split_.stage(StageId(s)).sources;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const graph::Value& value = graph.value(graph.inputs[i].value);
@@ -174,9 +172,8 @@ std::string Pipe::graphviz() const {
       const bool skips = from && from->stage.value + 1 < s;
       std::string label = value.name + (value.meta ? "\\n" + to_string(*value.meta) : "");
       std::replace(label.begin(), label.end(), '"', '\'');
-      text += "  " + (from ? "stage" + std::to_string(from->stage.value) : std::string("user")) +
-              " -> stage" + std::to_string(s) + " [label=\"" + label + "\"" +
-              (skips ? ", style=dashed" : "") + "];\n";
+      text += str_cat("  ", (from ? str_cat("stage", from->stage.value) : std::string("user")), " -> stage",
+                      s, " [label=\"", label, "\"", (skips ? ", style=dashed" : ""), "];\n");
     }
   }
   return text + "}\n";

@@ -1,4 +1,6 @@
 // Merges the costs of layers into those of a stage, and validates costs.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 #include <penstock/plan/costs.h>
 
@@ -22,8 +24,7 @@ void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
                                                                     {"reduce_grad", costs.reduce_grad}});
   for (const auto& [what, seconds] : times) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
-    throw UsageError(std::string(unit) + " " + std::to_string(index) + ": " + what +
-                     " must be finite and not negative");
+    throw UsageError(str_cat(std::string(unit), " ", index, ": ", what, " must be finite and not negative"));
   }
 }
 
@@ -126,8 +127,8 @@ void check_layers(std::span<const Layer> layers, int microbatches) {
 
 void check_costs(const Costs& costs, int stages, int microbatches) {
   if (costs.stages.size() != static_cast<std::size_t>(stages)) {
-    throw UsageError("the costs are for " + std::to_string(costs.stages.size()) +
-                     " stages, but the schedule has " + std::to_string(stages));
+    throw UsageError(
+        str_cat("the costs are for ", costs.stages.size(), " stages, but the schedule has ", stages));
   }
   double seconds = 0, bytes = 0;
   std::uint64_t largest = 0;  // size of the largest message

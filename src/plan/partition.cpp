@@ -2,6 +2,7 @@
 // finds the exact minimum. For each bound, dynamic programming over the ranks minimizes the memory of the
 // fullest rank. The stages of a rank are not adjacent in the chain, so the state has one position per stage
 // ("chunk"); the search enumerates the boundaries between chunks.
+#include "base/text.h"
 #include "plan/partition_search.h"
 
 #include <penstock/base/error.h>
@@ -338,9 +339,8 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   const std::size_t stages = options.rank_of_stage.size();
   if (stages == 0) throw UsageError("a partition needs at least one stage");
   if (layers.size() < stages) {
-    throw UsageError(
-        std::to_string(layers.size()) + " layers cannot fill " + std::to_string(stages) + " stages", {},
-        "use at most " + std::to_string(layers.size()) + " stages");
+    throw UsageError(str_cat(layers.size(), " layers cannot fill ", stages, " stages"), {},
+                     str_cat("use at most ", layers.size(), " stages"));
   }
   if (!options.in_flight.empty() && options.in_flight.size() != stages) {
     throw UsageError("in_flight must have one entry per stage");
@@ -358,7 +358,7 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   }
   int ranks = 1;
   for (const Rank rank : options.rank_of_stage) {
-    if (rank.value < 0) throw UsageError("invalid rank " + std::to_string(rank.value));
+    if (rank.value < 0) throw UsageError(str_cat("invalid rank ", rank.value));
     ranks = std::max(ranks, rank.value + 1);
   }
   const Chain chain(layers);

@@ -243,7 +243,7 @@ class StepTimeSearch {
               most = last ? layers() : layers() - (program_.num_stages() - stage);
     for (int to = first; to <= most; ++to) {
       if (++spent_ > enumeration_ends_) return false;
-      Load& load = loads[static_cast<std::size_t>(program_.placement().rank_of(StageId(stage - 1)).value)];
+      Load& load = loads[program_.placement().rank_of(StageId(stage - 1)).index()];
       const Load before = load;
       add(load, from, to);
       const bool prunes = best_score_.excess == 0;

@@ -45,7 +45,7 @@ StageCosts resize(StageCosts costs, double ratio, double overhead) {
 }
 
 struct Case {
-  std::string schedule;
+  ScheduleChoice schedule;
   int stages_per_rank;
   int microbatches;
   bool recompute;
@@ -77,13 +77,13 @@ class Planner {
     check_costs(shared, static_cast<int>(shared.stages.size()), most);
   }
 
-  std::vector<std::string> names() const {
+  std::vector<ScheduleChoice> choices() const {
     if (!options_.schedules.empty()) return options_.schedules;
-    std::vector<std::string> all;
+    std::vector<ScheduleChoice> all;
     for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
-      if (info.has_backward) all.emplace_back(info.name);
+      if (info.has_backward) all.emplace_back(info.kind);
     }
-    all.emplace_back("Auto");
+    all.emplace_back(AutoSchedule{});
     return all;
   }
 
@@ -91,8 +91,8 @@ class Planner {
     if (layers_.empty()) {
       const int stages = static_cast<int>(costs_.stages.size());
       if (stages % options_.ranks != 0) {
-        throw UsageError(std::to_string(stages) + " stages cannot be divided evenly among " +
-                         std::to_string(options_.ranks) + " ranks");
+        throw UsageError(
+            str_cat(stages, " stages cannot be divided evenly among ", options_.ranks, " ranks"));
       }
       return {stages / options_.ranks};
     }
@@ -102,8 +102,7 @@ class Planner {
         counts.push_back(count);
     }
     if (counts.empty()) {
-      throw UsageError(std::to_string(layers_.size()) + " layers cannot fill " +
-                       std::to_string(options_.ranks) + " ranks");
+      throw UsageError(str_cat(layers_.size(), " layers cannot fill ", options_.ranks, " ranks"));
     }
     return counts;
   }
@@ -111,15 +110,13 @@ class Planner {
   std::vector<Case> cases() const {
     std::vector<Case> all;
     const std::vector<int> counts = stage_counts();
-    for (const std::string& name : names()) {
-      const bool automatic = to_lower(name) == "auto";
-      const int only =
-          automatic ? 0 : info_of(schedule::parse_schedule_kind(name)).only_stages_per_rank.value_or(0);
+    for (const ScheduleChoice& choice : choices()) {
+      const auto* const kind = std::get_if<schedule::ScheduleKind>(&choice);
       for (const int v : counts) {
-        if (only > 0 && only != v) continue;
+        if (kind != nullptr && info_of(*kind).only_stages_per_rank.value_or(v) != v) continue;
         for (const int m : options_.microbatches) {
-          all.push_back({name, v, m, false});
-          if (options_.recomputation) all.push_back({name, v, m, true});
+          all.push_back({choice, v, m, false});
+          if (options_.recomputation) all.push_back({choice, v, m, true});
         }
       }
     }
@@ -175,12 +172,12 @@ class Planner {
               .recompute = one.recompute};
     try {
       const schedule::ScheduleShape shape{options_.ranks, one.stages_per_rank, one.microbatches};
-      if (to_lower(one.schedule) == "auto") {
+      const auto* const kind = std::get_if<schedule::ScheduleKind>(&one.schedule);
+      if (kind == nullptr) {
         consider_auto(one, shape, plan);
       } else {
-        const schedule::ScheduleKind kind = schedule::parse_schedule_kind(one.schedule);
-        check_shape(kind, shape);
-        const schedule::Program program = make_program(make_schedule(kind, shape), options_.send_mode);
+        check_shape(*kind, shape);
+        const schedule::Program program = make_program(make_schedule(*kind, shape), options_.send_mode);
         std::vector<int> in_flight;
         for (int s = 0; s < shape.num_stages(); ++s)
           in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
@@ -268,12 +265,10 @@ class Planner {
   //! On ties, prefers the simpler plan: a named schedule, no recomputation, fewer stages, less memory.
   static std::tuple<int, double, bool, bool, int, std::uint64_t> sort_key(const Plan& plan) {
     const bool too_large = plan.verdict == PlanVerdict::DoesNotFit;
-    return {static_cast<int>(plan.verdict),
-            too_large ? static_cast<double>(plan.peak_memory) : plan.step_time,
-            to_lower(plan.schedule) == "auto",
-            plan.recompute,
-            plan.stages_per_rank,
-            plan.peak_memory};
+    return {
+        static_cast<int>(plan.verdict), too_large ? static_cast<double>(plan.peak_memory) : plan.step_time,
+        is_auto(plan.schedule),         plan.recompute,
+        plan.stages_per_rank,           plan.peak_memory};
   }
 
   void rank() {

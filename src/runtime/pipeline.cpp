@@ -147,7 +147,7 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   check_static(notes, split.batch);
   if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(split.batch, split.rows.size());
   const StepShapes shapes = shapes_of(notes, train);
-  const auto& rows = notes[static_cast<std::size_t>(setup.rank_of(StageId(0)).value)].rows;
+  const auto& rows = notes[setup.rank_of(StageId(0)).index()].rows;
   std::vector<double> weights;
   const bool local_loss =
       !setup.options.loss_needs_target && setup.options.loss && setup.local(setup.last_stage());

@@ -85,7 +85,7 @@ class Reader {
     }
     at_ = start;
     if (padded) return fail("the number of a " + what + " must not have leading zeros");
-    return fail("the number of a " + what + " must be at most " + std::to_string(limit));
+    return fail(str_cat("the number of a ", what, " must be at most ", limit));
   }
 
   bool kind(ActionKind& result) {
@@ -107,13 +107,13 @@ class Reader {
     if (!take(send ? ">" : "<")) {
       if (other >= 0 && other < kMaxStages) return true;
       at_ = 0;
-      return fail("stage " + std::to_string(stage) + " has no adjacent stage in that direction");
+      return fail(str_cat("stage ", stage, " has no adjacent stage in that direction"));
     }
     int named = 0;
     if (!number("stage", kMaxStages - 1, named)) return false;
     if (named == other) {
       at_ = mark;
-      return fail("stage " + std::to_string(named) + " is adjacent; leave it out");
+      return fail(str_cat("stage ", named, " is adjacent; leave it out"));
     }
     if (to_later ? named < stage : named > stage) {
       at_ = mark + 1;
@@ -213,8 +213,8 @@ class Reader {
 };
 
 [[noreturn]] void throw_bad_number(const char* what, std::int32_t number, int limit) {
-  throw UsageError("the number of a " + std::string(what) + " in an action must be between 0 and " +
-                   std::to_string(limit - 1) + ", not " + std::to_string(number));
+  throw UsageError(str_cat("the number of a ", std::string(what), " in an action must be between 0 and ",
+                           limit - 1, ", not ", number));
 }
 
 }  // namespace
@@ -293,9 +293,9 @@ std::variant<Action, ActionProblem> try_parse_action(std::string_view text) {
 Action parse_action(std::string_view text) {
   const auto result = try_parse_action(text);
   if (const auto* problem = std::get_if<ActionProblem>(&result)) {
-    throw ParseError(quote(text) + " is not a valid action: column " + std::to_string(problem->column) +
-                         ": " + problem->reason,
-                     {}, "write stage, kind and microbatch, for example 2F0, 1SEND_B3 or 4UNSHARD");
+    throw ParseError(
+        str_cat(quote(text), " is not a valid action: column ", problem->column, ": ", problem->reason), {},
+        "write stage, kind and microbatch, for example 2F0, 1SEND_B3 or 4UNSHARD");
   }
   return std::get<Action>(result);
 }

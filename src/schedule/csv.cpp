@@ -37,7 +37,7 @@ class CsvReader {
       ranks.push_back(row(line, ranks.size() + 1));
     }
     if (total_ > kMaxProblems) {
-      problems_.push_back({Severity::Error, "", "and " + std::to_string(total_ - kMaxProblems) + " more"});
+      problems_.push_back({Severity::Error, "", str_cat("and ", total_ - kMaxProblems, " more")});
     }
     return ranks;
   }
@@ -45,8 +45,7 @@ class CsvReader {
  private:
   void problem(std::size_t row, std::size_t column, std::string message) {
     if (++total_ > kMaxProblems) return;
-    problems_.push_back({Severity::Error, "row " + std::to_string(row) + ", column " + std::to_string(column),
-                         std::move(message)});
+    problems_.push_back({Severity::Error, str_cat("row ", row, ", column ", column), std::move(message)});
   }
 
   // Reads a line without its line break, truncated to kMaxRowBytes. False at the end of the file.
@@ -90,8 +89,7 @@ class CsvReader {
     const auto result = try_parse_action(text);
     if (const auto* found = std::get_if<ActionProblem>(&result)) {
       problem(row, column,
-              quote(text) + " is not a valid action: character " + std::to_string(found->column) + ": " +
-                  found->reason);
+              str_cat(quote(text), " is not a valid action: character ", found->column, ": ", found->reason));
       return {};
     }
     return std::get<Action>(result);
@@ -145,9 +143,9 @@ Placement make_placement(const std::vector<int>& stage_to_rank, std::size_t rank
     const std::size_t count = absent.size();
     if (count > 5) absent.resize(5);
     problems.push_back({Severity::Error, "",
-                        "no rank has stage " + join(absent, ", ") +
-                            (count > 5 ? " and " + std::to_string(count - 5) + " more" : "") +
-                            ", but there is a stage " + std::to_string(stage_to_rank.size() - 1)});
+                        str_cat("no rank has stage ", join(absent, ", "),
+                                (count > 5 ? str_cat(" and ", count - 5, " more") : ""),
+                                ", but there is a stage ", stage_to_rank.size() - 1)});
   }
   return {static_cast<int>(ranks), std::move(rank_of_stage)};
 }

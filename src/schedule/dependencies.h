@@ -8,6 +8,7 @@
 #include <penstock/schedule/wiring.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace penstock::schedule {
@@ -31,6 +32,9 @@ struct Fact {
 
   friend constexpr bool operator==(const Fact&, const Fact&) = default;
 };
+
+//! `the output of stage 1 of microbatch 0, received by stage 2`, for error messages.
+std::string to_string(const Fact& fact, const Wiring& wiring);
 
 //! What the needs and yields of an action depend on: edges, placement, number of microbatches and level.
 struct ActionContext {

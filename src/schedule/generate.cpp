@@ -33,9 +33,8 @@ const Entry& entry_of(ScheduleKind kind) {
 
 void check_count(const ScheduleInfo& info, const char* what, int count, int least, int most) {
   if (count >= least && count <= most) return;
-  throw UsageError(
-      std::string(info.name) + " does not support " + std::to_string(count) + " " + what, {},
-      count < least ? "use at least " + std::to_string(least) : "use at most " + std::to_string(most));
+  throw UsageError(str_cat(std::string(info.name), " does not support ", count, " ", what), {},
+                   count < least ? str_cat("use at least ", least) : str_cat("use at most ", most));
 }
 
 std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape) {
@@ -89,19 +88,18 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
   const ScheduleInfo& info = info_of(kind);
   check_count(info, "ranks", shape.ranks, 1, kMaxStages);
   if (info.only_stages_per_rank && shape.stages_per_rank != *info.only_stages_per_rank) {
-    const std::string only = std::to_string(*info.only_stages_per_rank);
+    const int only = *info.only_stages_per_rank;
     throw UsageError(
-        std::string(info.name) + " requires exactly " + only + (only == "1" ? " stage" : " stages") +
-            " per rank, not " + std::to_string(shape.stages_per_rank),
-        {}, "use " + only + (only == "1" ? ", or Interleaved1F1B for several stages per rank" : ""));
+        str_cat(std::string(info.name), " requires exactly ", counted(only, "stage"), " per rank, not ",
+                shape.stages_per_rank),
+        {}, str_cat("use ", only, (only == 1 ? ", or Interleaved1F1B for several stages per rank" : "")));
   }
   check_count(info, "stages per rank", shape.stages_per_rank, 1, kMaxStages / shape.ranks);
   check_count(info, "microbatches", shape.microbatches, 1, kMaxMicrobatches);
   if (kind == ScheduleKind::DualPipeV && shape.microbatches < shape.num_stages()) {
-    throw UsageError("DualPipeV needs at least as many microbatches as stages; microbatches: " +
-                         std::to_string(shape.microbatches) +
-                         ", stages: " + std::to_string(shape.num_stages()),
-                     {}, "use " + std::to_string(shape.num_stages()) + " microbatches");
+    throw UsageError(str_cat("DualPipeV needs at least as many microbatches as stages; microbatches: ",
+                             shape.microbatches, ", stages: ", shape.num_stages()),
+                     {}, str_cat("use ", shape.num_stages(), " microbatches"));
   }
 }
 
@@ -119,8 +117,7 @@ Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
 ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Rank rank) {
   check_shape(kind, shape);
   if (rank.value < 0 || rank.value >= shape.ranks) {
-    throw UsageError("invalid rank " + std::to_string(rank.value) +
-                     "; number of ranks: " + std::to_string(shape.ranks));
+    throw UsageError(str_cat("invalid rank ", rank.value, "; number of ranks: ", shape.ranks));
   }
   if (const auto per_rank = std::get_if<PerRank*>(&entry_of(kind).generator))
     return (*per_rank)(shape, rank.value);

@@ -27,21 +27,20 @@ PlacementStyle parse_placement_style(std::string_view name) {
 }
 
 std::vector<Rank> generate_stage_to_rank_mapping(int ranks, int stages, PlacementStyle style) {
-  const std::string counts = std::to_string(stages) + " stages on " + std::to_string(ranks) + " ranks";
+  const std::string counts = str_cat(stages, " stages on ", ranks, " ranks");
   if (ranks < 1) throw UsageError("cannot place " + counts, {}, "use at least 1 rank");
   if (stages < ranks) {
     throw UsageError("cannot place " + counts + ": some ranks would have no stage", {},
-                     "use at least " + std::to_string(ranks) + " stages");
+                     str_cat("use at least ", ranks, " stages"));
   }
   if (stages > kMaxStages) {
-    throw UsageError("cannot place " + counts, {}, "use at most " + std::to_string(kMaxStages) + " stages");
+    throw UsageError("cannot place " + counts, {}, str_cat("use at most ", kMaxStages, " stages"));
   }
   if (style == PlacementStyle::V && stages % ranks != 0) {
-    throw UsageError("cannot place " + counts +
-                         " in the v style: the number of stages is not a multiple of the number of ranks",
-                     {},
-                     "use " + std::to_string(stages - stages % ranks) + " or " +
-                         std::to_string(stages - stages % ranks + ranks) + " stages");
+    throw UsageError(
+        "cannot place " + counts +
+            " in the v style: the number of stages is not a multiple of the number of ranks",
+        {}, str_cat("use ", stages - stages % ranks, " or ", stages - stages % ranks + ranks, " stages"));
   }
   std::vector<Rank> mapping;
   mapping.reserve(static_cast<std::size_t>(stages));
@@ -68,8 +67,7 @@ Placement::Placement(int ranks, std::vector<Rank> stage_to_rank)
   for (std::size_t stage = 0; stage < stage_to_rank_.size(); ++stage) {
     const int rank = stage_to_rank_[stage].value;
     if (rank >= 0 && rank < ranks_) continue;
-    throw UsageError("stage " + std::to_string(stage) + " is placed on rank " + std::to_string(rank) +
-                     " of " + std::to_string(ranks_));
+    throw UsageError(str_cat("stage ", stage, " is placed on rank ", rank, " of ", ranks_));
   }
 }
 

@@ -1,4 +1,6 @@
 // Builds the edges between stages and indexes them by stage.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/wiring.h>
 
@@ -9,10 +11,9 @@ namespace penstock::schedule {
 namespace {
 
 void check(const StageEdge& edge, int stages) {
-  const std::string text =
-      "the skip edge " + std::to_string(edge.from.value) + " -> " + std::to_string(edge.to.value);
+  const std::string text = str_cat("the skip edge ", edge.from.value, " -> ", edge.to.value);
   if (edge.from.value < 0 || edge.to.value >= stages) {
-    throw UsageError(text + " is not within the " + std::to_string(stages) + " stages");
+    throw UsageError(str_cat(text, " is not within the ", stages, " stages"));
   }
   if (edge.from >= edge.to) throw UsageError(text + " does not lead to a later stage");
   if (edge.to.value == edge.from.value + 1) {
@@ -27,8 +28,8 @@ Wiring::Wiring(int stages, std::vector<StageEdge> skips) : stages_(stages) {
   for (const StageEdge& edge : skips) check(edge, stages);
   std::sort(skips.begin(), skips.end());
   if (const auto twice = std::adjacent_find(skips.begin(), skips.end()); twice != skips.end()) {
-    throw UsageError("the skip edge " + std::to_string(twice->from.value) + " -> " +
-                     std::to_string(twice->to.value) + " is listed twice");
+    throw UsageError(
+        str_cat("the skip edge ", twice->from.value, " -> ", twice->to.value, " is listed twice"));
   }
   for (int stage = 0; stage + 1 < stages; ++stage) edges_.push_back({StageId(stage), StageId(stage + 1)});
   edges_.insert(edges_.end(), skips.begin(), skips.end());

@@ -12,14 +12,19 @@ namespace {
 
 void at_least(std::int64_t value, std::int64_t least, const char* option) {
   if (value < least)
-    throw UsageError(
-        std::string(option) + " must be at least " + std::to_string(least) + ", not " + std::to_string(value),
-        {}, "use " + std::to_string(least) + " or more");
+    throw UsageError(str_cat(option, " must be at least ", least, ", not ", value), {},
+                     str_cat("use ", least, " or more"));
 }
 
 void not_negative(double value, const char* option) {
   if (!(value >= 0) || std::isinf(value))
     throw UsageError(std::string(option) + " must be a non-negative number", {}, "for example 0.001");
+}
+
+void fraction(double value, const char* option, bool may_be_one) {
+  if (!(value >= 0) || value > 1 || (value == 1 && !may_be_one))
+    throw UsageError(str_cat(option, " must be a number from 0 to ", (may_be_one ? "1" : "less than 1")), {},
+                     "for example 0.9");
 }
 
 }  // namespace
@@ -60,16 +65,6 @@ std::string_view to_string(StoragePolicy policy) {
   return policy == StoragePolicy::Warn ? "warn" : "stop";
 }
 
-std::string to_string(const ScheduleChoice& choice) {
-  const auto* const kind = std::get_if<schedule::ScheduleKind>(&choice);
-  return kind ? std::string(schedule::to_string(*kind)) : "auto";
-}
-
-ScheduleChoice parse_schedule_choice(std::string_view name) {
-  if (to_lower(name) == "auto") return AutoSchedule{};
-  return schedule::parse_schedule_kind(name);
-}
-
 void check(const RunOptions& options) {
   const ParallelOptions& parallel = options.parallel;
   at_least(parallel.pp, 1, "pp");
@@ -80,28 +75,32 @@ void check(const RunOptions& options) {
   at_least(options.steps, 1, "steps");
   at_least(options.batch, 1, "batch");
   at_least(options.accumulate, 1, "accumulate");
-  if (options.checkpoint.every) at_least(*options.checkpoint.every, 1, "checkpoint_every");
-  at_least(options.checkpoint.keep, 1, "checkpoint_keep");
+  if (options.checkpoint.every) at_least(*options.checkpoint.every, 1, "checkpoint.every");
+  at_least(options.checkpoint.keep, 1, "checkpoint.keep");
   if (options.eval_every) at_least(*options.eval_every, 1, "eval_every");
   if (options.eval_batches) at_least(*options.eval_batches, 1, "eval_batches");
-  at_least(options.learning_rate.warmup, 0, "warmup");
-  not_negative(options.learning_rate.peak, "lr");
+  at_least(options.learning_rate.warmup, 0, "learning_rate.warmup");
+  not_negative(options.learning_rate.peak, "learning_rate.peak");
+  fraction(options.learning_rate.final_fraction, "learning_rate.final_fraction", true);
   if (options.grad_clip && !(*options.grad_clip > 0 && std::isfinite(*options.grad_clip)))
     throw UsageError("grad_clip must be a number greater than 0", {},
-                     "give a maximum norm such as 1, or none to disable clipping");
-  not_negative(options.optimizer.weight_decay, "weight_decay");
-  not_negative(options.optimizer.momentum, "momentum");
+                     "give a maximum norm such as 1, or std::nullopt to disable clipping");
+  const OptimizerOptions& optimizer = options.optimizer;
+  not_negative(optimizer.weight_decay, "optimizer.weight_decay");
+  not_negative(optimizer.momentum, "optimizer.momentum");
+  not_negative(optimizer.epsilon, "optimizer.epsilon");
+  fraction(optimizer.beta1, "optimizer.beta1", false);
+  fraction(optimizer.beta2, "optimizer.beta2", false);
   const std::int64_t parts = parallel.dp * options.accumulate;
   if (options.batch % parts != 0)
-    throw UsageError("a batch of " + std::to_string(options.batch) + " cannot be split evenly over " +
-                         std::to_string(parallel.dp) + " replicas x " + std::to_string(options.accumulate) +
-                         " accumulated parts",
-                     {}, "make batch a multiple of " + std::to_string(parts));
+    throw UsageError(str_cat("a batch of ", options.batch, " cannot be split evenly over ", parallel.dp,
+                             " replicas x ", options.accumulate, " accumulated parts"),
+                     {}, str_cat("make batch a multiple of ", parts));
   if (options.batch / parts < parallel.microbatches)
-    throw UsageError("a batch of " + std::to_string(options.batch / parts) + " examples" +
-                         (parts > 1 ? " per replica and part" : "") + " is too small for " +
-                         std::to_string(parallel.microbatches) + " microbatches",
-                     {}, "use a larger batch, or fewer microbatches");
+    throw UsageError(
+        str_cat("a batch of ", options.batch / parts, " examples", (parts > 1 ? " per replica and part" : ""),
+                " is too small for ", parallel.microbatches, " microbatches"),
+        {}, "use a larger batch, or fewer microbatches");
   if (parallel.sharding == Sharding::Full && parallel.dp == 1)
     throw UsageError("full sharding distributes parameters over replicas, but there is only one", {},
                      "use 2 or more data-parallel ranks (dp), or no sharding");

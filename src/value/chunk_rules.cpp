@@ -132,7 +132,7 @@ ChunkSpec ChunkSpec::named_dims(const std::map<std::string, std::int64_t>& dims)
 
 std::string to_string(const ChunkSpec& spec) {
   if (const auto* split = std::get_if<TensorChunkSpec>(&spec.rule))
-    return "TensorChunkSpec(" + std::to_string(split->dim) + ")";
+    return str_cat("TensorChunkSpec(", split->dim, ")");
   if (std::holds_alternative<Replicate>(spec.rule)) return "Replicate";
   if (std::holds_alternative<Reducer>(spec.rule)) return "Reducer";
   std::vector<std::string> parts;

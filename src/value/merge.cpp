@@ -1,4 +1,5 @@
 // Merges the values of chunks.
+#include "base/text.h"
 #include "value/chunk_rules.h"
 #include "value/distributed_values.h"
 
@@ -45,13 +46,11 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Ba
   }
   for (std::size_t i = 1; i < tensors.size(); ++i) {
     if (tensors[i].dim() == tensors[0].dim()) continue;
-    throw ShapeError("chunk 0 has " + std::to_string(tensors[0].dim()) + " dims, chunk " + std::to_string(i) +
-                         " has " + std::to_string(tensors[i].dim()),
+    throw ShapeError(str_cat("chunk 0 has ", tensors[0].dim(), " dims, chunk ", i, " has ", tensors[i].dim()),
                      context);
   }
   if (dim < -tensors[0].dim() || dim >= tensors[0].dim()) {
-    throw ShapeError("tensors of " + std::to_string(tensors[0].dim()) +
-                         " dims cannot be concatenated along dim " + std::to_string(dim),
+    throw ShapeError(str_cat("tensors of ", tensors[0].dim(), " dims cannot be concatenated along dim ", dim),
                      context);
   }
   for (const at::Tensor& tensor : tensors) {
@@ -64,7 +63,7 @@ IValue join_leaves(const std::vector<IValue>& values, std::int64_t dim, const Ba
 IValue agree(const std::vector<IValue>& values, const ErrorContext& context) {
   for (std::size_t i = 1; i < values.size(); ++i) {
     if (leaves_equal(values[0], values[i])) continue;
-    throw UsageError("chunks 0 and " + std::to_string(i) + " differ in a value that is not split", context,
+    throw UsageError(str_cat("chunks 0 and ", i, " differ in a value that is not split"), context,
                      "use a TensorChunkSpec or a Reducer for it");
   }
   return values.front();
@@ -77,8 +76,8 @@ IValue merge(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& 
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     flats.push_back(flatten(chunks[i]));
     if (flats[i].structure == flats[0].structure) continue;
-    throw UsageError("chunk " + std::to_string(i) + " is " + to_string(flats[i].structure) + ", chunk 0 is " +
-                     to_string(flats[0].structure));
+    throw UsageError(str_cat("chunk ", i, " is ", to_string(flats[i].structure), ", chunk 0 is ",
+                             to_string(flats[0].structure)));
   }
   const std::vector<LeafRule> rules = leaf_rules(flats[0], spec, "chunk");
   const std::vector<std::string> paths = flats[0].structure.paths("chunk");

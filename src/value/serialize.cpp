@@ -1,6 +1,7 @@
 // Serialized value trees: version, structure, then the leaves in order, each with a tag and its content.
 #include "value/serialize.h"
 
+#include "base/text.h"
 #include "value/serialize_parts.h"
 
 #include <ATen/ops/empty.h>
@@ -83,8 +84,7 @@ at::Tensor read_tensor(ByteReader& in, bool requires_grad) {
 
 IValue read_leaf(ByteReader& in) {
   const std::uint8_t number = in.u8();
-  if (number > static_cast<std::uint8_t>(Tag::String))
-    in.fail("unknown kind of value " + std::to_string(number));
+  if (number > static_cast<std::uint8_t>(Tag::String)) in.fail(str_cat("unknown kind of value ", number));
   switch (static_cast<Tag>(number)) {
     case Tag::None:
       return {};

@@ -1,4 +1,5 @@
 // Serialized structures and metadata. The reader validates every count, kind and size.
+#include "base/text.h"
 #include "value/serialize.h"
 #include "value/serialize_parts.h"
 
@@ -18,8 +19,7 @@ constexpr std::array kDtypes = {at::kByte,         at::kChar,          at::kShor
 template <class E>
 E checked_enum(ByteReader& in, E last, const char* what) {
   const std::uint8_t number = in.u8();
-  if (number > static_cast<std::uint8_t>(last))
-    in.fail(std::string("unknown ") + what + " " + std::to_string(number));
+  if (number > static_cast<std::uint8_t>(last)) in.fail(str_cat("unknown ", what, " ", number));
   return static_cast<E>(number);
 }
 
@@ -52,7 +52,7 @@ void write_dtype(ByteWriter& out, at::ScalarType dtype) {
 
 at::ScalarType read_dtype(ByteReader& in) {
   const std::uint8_t index = in.u8();
-  if (index >= kDtypes.size()) in.fail("unknown dtype " + std::to_string(index));
+  if (index >= kDtypes.size()) in.fail(str_cat("unknown dtype ", index));
   return kDtypes[index];
 }
 
@@ -128,7 +128,7 @@ TensorMeta read_tensor_meta(ByteReader& in) {
   meta.dtype = read_dtype(in);
   const std::uint64_t device = in.unsigned_int();
   if (device >= static_cast<std::uint64_t>(at::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)) {
-    in.fail("unknown kind of device " + std::to_string(device));
+    in.fail(str_cat("unknown kind of device ", device));
   }
   meta.device = static_cast<at::DeviceType>(device);
   meta.requires_grad = in.u8() != 0;

@@ -23,10 +23,9 @@ struct LeafSplit {
 };
 
 std::string measure_text(const IValue& leaf, const LeafSplit& split) {
-  std::string text = std::to_string(*split.rows) + (*split.rows == 1 ? " row" : " rows");
+  std::string text = counted(*split.rows, "row");
   if (!leaf.isTensor()) return text;
-  return text + " in dim " + std::to_string(split.dim) + " (shape " + format_shape(leaf.toTensor().sizes()) +
-         ")";
+  return str_cat(text, " in dim ", split.dim, " (shape ", format_shape(leaf.toTensor().sizes()), ")");
 }
 
 LeafSplit measure(const IValue& leaf, const LeafRule& rule, const std::string& path) {
@@ -42,9 +41,7 @@ LeafSplit measure(const IValue& leaf, const LeafRule& rule, const std::string& p
   }
   const at::Tensor& tensor = leaf.toTensor();
   if (dim < -tensor.dim() || dim >= tensor.dim()) {
-    throw ShapeError("a tensor of " + std::to_string(tensor.dim()) + " dims cannot be split along dim " +
-                         std::to_string(dim),
-                     context);
+    throw ShapeError(str_cat("a tensor of ", tensor.dim(), " dims cannot be split along dim ", dim), context);
   }
   if (dim < 0) dim += tensor.dim();
   return {tensor.size(dim), dim};
@@ -55,8 +52,7 @@ std::vector<IValue> split_leaf(const IValue& leaf, const LeafSplit& split, int c
   if (!leaf.isTensor()) {
     auto parts = find_splitter(leaf)->split(leaf, chunk_sizes(*split.rows, chunks));
     if (parts.size() == static_cast<std::size_t>(chunks)) return parts;
-    throw UsageError("a registered splitter returned " + std::to_string(parts.size()) + " parts instead of " +
-                     std::to_string(chunks));
+    throw UsageError(str_cat("a registered splitter returned ", parts.size(), " parts instead of ", chunks));
   }
   std::vector<IValue> parts;
   const DistributedValues* const distributed = distributed_values(leaf.toTensor());
@@ -91,8 +87,7 @@ RowOrder order_of(const IValue& leaf, const LeafSplit& split, int chunks) {
 class Splitting {
  public:
   explicit Splitting(int chunks) : chunks_(chunks) {
-    if (chunks < 1)
-      throw UsageError("a batch cannot be split into " + std::to_string(chunks) + " microbatches");
+    if (chunks < 1) throw UsageError(str_cat("a batch cannot be split into ", chunks, " microbatches"));
   }
 
   void add(const IValue& tree, const std::string& root, const std::optional<ChunkSpec>& spec) {
@@ -110,8 +105,7 @@ class Splitting {
   void check() const {
     if (faults_.empty()) return;
     throw ShapeError(
-        "the batch cannot be split into " + std::to_string(chunks_) + " microbatches: " + join(faults_, "; "),
-        {},
+        str_cat("the batch cannot be split into ", chunks_, " microbatches: ", join(faults_, "; ")), {},
         orders_differ_ ? row_order_hint()
         : rows_differ_
             ? "use a chunk spec for tensors with different row counts: TensorChunkSpec splits each "
@@ -212,7 +206,7 @@ RowOrder row_order(const Kwargs& kwargs, int chunks, const std::string& root,
 }
 
 std::string order_text(const RowOrder& order) {
-  return order.size() <= 1 ? "not sharded" : "in " + std::to_string(order.size()) + " shards";
+  return order.size() <= 1 ? "not sharded" : str_cat("in ", order.size(), " shards");
 }
 
 const char* row_order_hint() {

@@ -124,7 +124,7 @@ std::string to_string(const DistributedMeta& meta) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < meta.mesh.size(); ++i) {
     const bool named = i < meta.axes.size() && !meta.axes[i].empty();
-    parts.push_back((named ? meta.axes[i] + "=" : "") + std::to_string(meta.mesh[i]));
+    parts.push_back(str_cat((named ? meta.axes[i] + "=" : ""), meta.mesh[i]));
   }
   return "DeviceMesh(" + join(parts, ", ") + ") [" + join(meta.placements, ", ") + "]";
 }
@@ -159,11 +159,10 @@ void validate_tensors_metadata(const std::vector<std::optional<TensorMeta>>& exp
                                const ErrorContext& context, const std::vector<std::string>& paths) {
   std::vector<std::string> faults;
   if (expected.size() != actual.size()) {
-    faults.push_back(root + " has " + std::to_string(actual.size()) + " tensors, expected " +
-                     std::to_string(expected.size()));
+    faults.push_back(str_cat(root, " has ", actual.size(), " tensors, expected ", expected.size()));
   }
   for (std::size_t i = 0; i < std::min(expected.size(), actual.size()); ++i) {
-    const std::string path = i < paths.size() ? paths[i] : root + "[" + std::to_string(i) + "]";
+    const std::string path = i < paths.size() ? paths[i] : str_cat(root, "[", i, "]");
     compare(expected[i], actual[i].defined() ? std::optional(TensorMeta::of(actual[i])) : std::nullopt, path,
             faults);
   }

@@ -81,7 +81,7 @@ c10::TypePtr fitting_type(ElementKind kind, const std::vector<IValue>& items) {
 DictKey dict_key(const IValue& key) {
   if (key.isString()) return key.toStringRef();
   if (key.isInt()) return key.toInt();
-  throw UsageError("a dict in a value tree has a key of kind " + kind_name(key), {},
+  throw UsageError("a dict in a value tree has a key of type " + kind_name(key), {},
                    "use integers or strings as keys");
 }
 
@@ -207,8 +207,8 @@ FlatTree flatten(const IValue& tree) {
 
 IValue unflatten(const std::vector<IValue>& leaves, const Structure& structure) {
   if (const std::size_t wanted = structure.num_leaves(); leaves.size() != wanted) {
-    throw UsageError("a tree " + to_string(structure) + " has " + std::to_string(wanted) + " leaves, but " +
-                     std::to_string(leaves.size()) + " were given");
+    throw UsageError(str_cat("a tree ", to_string(structure), " has ", wanted, " leaves, but ", leaves.size(),
+                             " were given"));
   }
   auto next = leaves.begin();
   return rebuild(structure, next);

@@ -1,5 +1,6 @@
 // Lays out schedules, timelines and simulations as boxes for all renderers.
 #include "base/text.h"
+#include "view/quantity_text.h"
 
 #include <penstock/view/drawing.h>
 
@@ -27,19 +28,6 @@ std::string percent(double share) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f%%", share * 100);
   return text.data();
-}
-
-std::string time_text(double time, TimeUnit unit) {
-  if (unit == TimeUnit::Seconds) return format_seconds(time);
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", time);
-  return text.data();
-}
-
-//! Without measured costs, the unit is the activation of one microbatch in one stage.
-std::string memory_text(std::uint64_t bytes, TimeUnit unit) {
-  if (unit == TimeUnit::Seconds) return format_bytes(bytes);
-  return std::to_string(bytes) + (bytes == 1 ? " activation" : " activations");
 }
 
 std::vector<int> chunks(const schedule::Placement& placement) {
@@ -109,18 +97,17 @@ Panel panel_of(const schedule::Timeline& timeline, TimeUnit unit) {
     own_bubble += rank.own_bubble / static_cast<double>(ranks.size());
     peak = std::max(peak, rank.peak_memory);
   }
-  panel.summary = {{"step", time_text(panel.end, unit)},
+  panel.summary = {{"step", format_time(panel.end, unit)},
                    {"idle in the step", percent(bubble)},
                    {"idle inside the ranks' own spans", percent(own_bubble)}};
-  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", memory_text(peak, unit));
+  if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", format_memory(peak, unit));
   return panel;
 }
 
 std::string title_of(const std::string& name, const schedule::Placement& placement, int microbatches) {
-  std::string title = name.empty() ? "Schedule" : name;
-  title += ": " + std::to_string(placement.ranks()) + (placement.ranks() == 1 ? " rank, " : " ranks, ");
-  title += std::to_string(placement.num_stages()) + (placement.num_stages() == 1 ? " stage, " : " stages, ");
-  return title + std::to_string(microbatches) + (microbatches == 1 ? " microbatch" : " microbatches");
+  const std::string title = name.empty() ? "Schedule" : name;
+  return title + ": " + counted(placement.ranks(), "rank") + ", " + counted(placement.num_stages(), "stage") +
+         ", " + counted(microbatches, "microbatch");
 }
 
 }  // namespace
@@ -141,7 +128,7 @@ Drawing draw(const schedule::Schedule& schedule) {
     }
     panel.end = std::max(panel.end, static_cast<double>(rank.size()));
   }
-  panel.summary = {{"slots", time_text(panel.end, TimeUnit::Units)}};
+  panel.summary = {{"slots", format_time(panel.end, TimeUnit::Units)}};
   drawing.panels.push_back(std::move(panel));
   return drawing;
 }

@@ -1,4 +1,5 @@
 // The grid for the terminal: one row per rank, one cell per action; widths are proportional to durations.
+#include "base/text.h"
 #include "view/palette.h"
 
 #include <penstock/view/render.h>
@@ -30,7 +31,7 @@ class Grid {
   std::string text() const {
     std::string result;
     for (std::size_t r = 0; r < panel_.compute.size(); ++r) {
-      std::string label = "rank " + std::to_string(r);
+      std::string label = str_cat("rank ", r);
       label.resize(gutter_, ' ');
       result += label;
       append_row(result, panel_.compute[r]);
@@ -47,7 +48,7 @@ class Grid {
       if (!uses(kind)) continue;
       const std::string name(to_string(kind));
       result += options_.color ? paint(kind, 0) + " " + name + " \x1b[0m" : name;
-      result += " " + std::string(look_of(kind).meaning) + "   ";
+      result += " " + std::string(style_of(kind).meaning) + "   ";
     }
     while (!result.empty() && result.back() == ' ') result.pop_back();
     return result + "\n";
@@ -122,12 +123,12 @@ class Grid {
 
   //! Dark text on the color of the kind; later stages of a rank are lighter.
   static std::string paint(schedule::ActionKind kind, int chunk) {
-    const int color = look_of(kind).ansi;
-    return "\x1b[38;5;16;48;5;" +
-           std::to_string(chunk == 0          ? color
-                          : color + 42 <= 231 ? color + 42
-                                              : color + 36) +
-           "m";
+    const int color = style_of(kind).ansi;
+    return str_cat("\x1b[38;5;16;48;5;",
+                   chunk == 0          ? color
+                   : color + 42 <= 231 ? color + 42
+                                       : color + 36,
+                   "m");
   }
 
   const Drawing& drawing_;

@@ -75,9 +75,9 @@ std::string data_of(const Drawing& drawing) {
       .field("seconds", drawing.time_unit == TimeUnit::Seconds);
   json.key("kinds").begin_array();
   for (const schedule::ActionKind kind : kActionKinds) {
-    const KindLook& look = look_of(kind);
-    json.begin_object().field("name", to_string(kind)).field("colour", look.color);
-    json.field("meaning", look.meaning).end_object();
+    const KindStyle& style = style_of(kind);
+    json.begin_object().field("name", to_string(kind)).field("colour", style.color);
+    json.field("meaning", style.meaning).end_object();
   }
   json.end_array().key("chunks").begin_array();
   for (const int chunk : drawing.chunk_of_stage) json.value(chunk);

@@ -9,7 +9,7 @@
 namespace penstock::view {
 
 //! `color` is the name of a CSS variable and class; `ansi` is one of the 256 terminal colors.
-struct KindLook {
+struct KindStyle {
   std::string_view color;
   std::string_view meaning;
   std::string_view light;  //!< color in the light theme
@@ -17,13 +17,13 @@ struct KindLook {
   int ansi;
 };
 
-inline const KindLook& look_of(schedule::ActionKind kind) {
-  static constexpr KindLook forward{"f", "forward", "#3f78c3", "#5a91db", 68};
-  static constexpr KindLook backward{"b", "backward", "#3b9a6c", "#4db483", 72};
-  static constexpr KindLook input{"i", "backward: inputs", "#2ba3b4", "#3fb6c6", 73};
-  static constexpr KindLook weight{"w", "backward: weights", "#e0a03a", "#e5ad50", 179};
-  static constexpr KindLook shard{"s", "shard, unshard, reduce", "#8a7cc2", "#a296d8", 140};
-  static constexpr KindLook transfer{"c", "transfer", "#b6bfcd", "#59657a", 245};
+inline const KindStyle& style_of(schedule::ActionKind kind) {
+  static constexpr KindStyle forward{"f", "forward", "#3f78c3", "#5a91db", 68};
+  static constexpr KindStyle backward{"b", "backward", "#3b9a6c", "#4db483", 72};
+  static constexpr KindStyle input{"i", "backward: inputs", "#2ba3b4", "#3fb6c6", 73};
+  static constexpr KindStyle weight{"w", "backward: weights", "#e0a03a", "#e5ad50", 179};
+  static constexpr KindStyle shard{"s", "shard, unshard, reduce", "#8a7cc2", "#a296d8", 140};
+  static constexpr KindStyle transfer{"c", "transfer", "#b6bfcd", "#59657a", 245};
   switch (kind) {
     case schedule::ActionKind::Forward:
       return forward;

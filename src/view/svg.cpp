@@ -29,11 +29,11 @@ std::string style() {
       "#2a313d}.k{stroke:#ff7a6b}";
   std::set<std::string_view> seen;
   for (const schedule::ActionKind kind : kActionKinds) {
-    const KindLook& look = look_of(kind);
-    if (!seen.insert(look.color).second) continue;
-    const std::string name(look.color);
-    text += "." + name + "{fill:" + std::string(look.light) + "}";
-    dark += "." + name + "{fill:" + std::string(look.dark) + "}";
+    const KindStyle& kind_style = style_of(kind);
+    if (!seen.insert(kind_style.color).second) continue;
+    const std::string name(kind_style.color);
+    text += "." + name + "{fill:" + std::string(kind_style.light) + "}";
+    dark += "." + name + "{fill:" + std::string(kind_style.dark) + "}";
   }
   text += ".c1{fill-opacity:.62}.c2{fill-opacity:.42}.c3{fill-opacity:.28}";
   return text + "@media(prefers-color-scheme:dark){" + dark + "}";
@@ -116,12 +116,12 @@ class Figure {
     draw_axis(out, top, top + pitch * drawing_.ranks() - kRowGap);
     for (std::size_t r = 0; r < panel.compute.size(); ++r) {
       const double y = top + pitch * static_cast<double>(r);
-      out += label("l r", kGutter - 10, y + kRowHeight / 2 + 4, "rank " + std::to_string(r));
+      out += label("l r", kGutter - 10, y + kRowHeight / 2 + 4, str_cat("rank ", r));
       rect(out, "lane", x(0), y, panel.end * scale_, kRowHeight);
       for (const ActionBox& box : panel.compute[r]) draw_box(out, box, y);
       if (r >= panel.communication.size()) continue;
       for (const ActionBox& box : panel.communication[r]) {
-        rect(out, std::string(look_of(box.action.kind()).color), x(box.start),
+        rect(out, std::string(style_of(box.action.kind()).color), x(box.start),
              y + kRowHeight + 1 + box.lane * kLaneHeight, (box.end - box.start) * scale_, kLaneHeight - 1,
              to_string(box.action));
       }
@@ -161,8 +161,8 @@ class Figure {
     const double height = box.part == BoxPart::Full ? kRowHeight : kRowHeight / 2 - 0.5;
     const double top = box.part == BoxPart::BottomHalf ? row_top + kRowHeight / 2 + 0.5 : row_top;
     const double width = (box.end - box.start) * scale_;
-    std::string classes(look_of(box.action.kind()).color);
-    if (chunk > 0) classes += " c" + std::to_string(chunk);
+    std::string classes(style_of(box.action.kind()).color);
+    if (chunk > 0) classes += str_cat(" c", chunk);
     rect(out, classes, x(box.start), top, width > 4 ? width - 1 : width, height, to_string(box.action));
     const std::string number = std::to_string(box.action.microbatch().value);
     if (width < 7.0 * static_cast<double>(number.size()) + 3) return;
@@ -174,11 +174,11 @@ class Figure {
     double at = kGutter;
     y_ += 18;
     for (const schedule::ActionKind kind : kActionKinds) {
-      const KindLook& look = look_of(kind);
-      if (!uses(kind) || !seen.insert(look.meaning).second) continue;
-      rect(out, std::string(look.color), at, y_ - 10, 14, 11);
-      out += label("l", at + 20, y_, std::string(look.meaning));
-      at += 38 + 6.6 * static_cast<double>(look.meaning.size());
+      const KindStyle& kind_style = style_of(kind);
+      if (!uses(kind) || !seen.insert(kind_style.meaning).second) continue;
+      rect(out, std::string(kind_style.color), at, y_ - 10, 14, 11);
+      out += label("l", at + 20, y_, std::string(kind_style.meaning));
+      at += 38 + 6.6 * static_cast<double>(kind_style.meaning.size());
     }
   }
 

@@ -40,7 +40,7 @@ class Trace {
       const auto rank = static_cast<std::size_t>(r);
       const int process = first + r;
       name("process_name", process, kComputeTrack,
-           "rank " + std::to_string(r) + (drawing_.panels.size() > 1 ? " (" + panel.name + ")" : ""));
+           str_cat("rank ", r, (drawing_.panels.size() > 1 ? " (" + panel.name + ")" : "")));
       JsonWriter order = event(process, kComputeTrack, "M");
       order.field("name", "process_sort_index").key("args").begin_object().field("sort_index", process);
       add(order.end_object());
@@ -63,7 +63,7 @@ class Trace {
     for (const ActionBox& box : row) {
       for (; lanes <= box.lane; ++lanes) {
         name("thread_name", process, kFirstLaneTrack + lanes,
-             lanes == 0 ? "communication" : "communication " + std::to_string(lanes + 1));
+             lanes == 0 ? "communication" : str_cat("communication ", lanes + 1));
       }
       slice(process, kFirstLaneTrack + box.lane, box);
       if (box.action.is_transfer()) flow(process, box, panel);
@@ -101,7 +101,7 @@ class Trace {
 
   void slice(int process, int thread, const ActionBox& box) {
     JsonWriter json = event(process, thread, "X");
-    json.field("name", to_string(box.action)).field("cat", look_of(box.action.kind()).meaning);
+    json.field("name", to_string(box.action)).field("cat", style_of(box.action.kind()).meaning);
     json.key("ts").raw(microseconds(box.start)).key("dur").raw(microseconds(box.end - box.start));
     json.key("args").begin_object().field("stage", box.action.stage().value);
     if (has_microbatch(box.action)) json.field("microbatch", box.action.microbatch().value);
@@ -118,8 +118,8 @@ class Trace {
     const int to = action.is_send() ? action.peer().value : action.stage().value;
     JsonWriter json = event(process, kFirstLaneTrack + box.lane, action.is_send() ? "s" : "f");
     json.field("name", "transfer").field("cat", "transfer");
-    json.field("id", std::to_string(panel) + (backward ? ".b." : ".f.") + std::to_string(from) + "." +
-                         std::to_string(to) + "." + std::to_string(action.microbatch().value));
+    json.field("id",
+               str_cat(panel, (backward ? ".b." : ".f."), from, ".", to, ".", action.microbatch().value));
     json.key("ts").raw(microseconds(action.is_send() ? box.start : box.end));
     if (!action.is_send()) json.field("bp", "e");
     add(json);

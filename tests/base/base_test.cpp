@@ -169,6 +169,22 @@ TEST(BaseText, JoinsAndLowercases) {
   EXPECT_EQ(to_lower("AZaz@[`{09"), "azaz@[`{09");
 }
 
+TEST(BaseText, CountsAndLists) {
+  EXPECT_EQ(counted(1, "stage"), "1 stage");
+  EXPECT_EQ(counted(0, "stage"), "0 stages");
+  EXPECT_EQ(counted(2, "microbatch"), "2 microbatches");
+  EXPECT_EQ(numbered("rank", std::vector<int>{2}), "rank 2");
+  EXPECT_EQ(numbered("microbatch", std::vector<int>{0, 2, 5}), "microbatches 0, 2, 5");
+  EXPECT_EQ(numbered("rank", std::vector<int>{0, 2, 5}, 3), "ranks 0, 2, 5");
+  EXPECT_EQ(numbered("rank", std::vector<int>{0, 2, 5, 6}, 2), "ranks 0, 2 and 2 more");
+}
+
+TEST(BaseText, DidYouMeanAlsoFindsPrefixes) {
+  EXPECT_EQ(did_you_mean("versoin", {"version"}, "", "penstock "), "did you mean penstock version?");
+  EXPECT_EQ(did_you_mean("--batch-size", {"--batch"}), "did you mean --batch?");
+  EXPECT_EQ(did_you_mean("", {"train"}, "see the help"), "see the help");
+}
+
 TEST(BaseText, NearestAllowsOneThirdOfLettersToDiffer) {
   EXPECT_EQ(nearest_name("ab", {"abcd"}), "abcd");  // two insertions are always allowed
   EXPECT_EQ(nearest_name("ab", {"abcde"}), "");     // three are not

@@ -248,7 +248,20 @@ TEST(CommClusterEnvironment, IncompleteOrContradictingSetsAreErrors) {
       {pmix(), {"PMIX_RANK", "WORLD_SIZE"}},
       {spread_open_mpi(), {"MASTER_ADDR is not set", "mpirun -x MASTER_ADDR="}},
       {spread_hydra(), {"MASTER_ADDR is not set"}},
-      {with(spread_hydra(), {{"MASTER_ADDR", "head"}}), {"MASTER_PORT is not set"}}};
+      {with(spread_hydra(), {{"MASTER_ADDR", "head"}}), {"MASTER_PORT is not set"}},
+      {{{"SLURM_STEP_ID", "0"}}, {"has SLURM_STEP_ID, but not SLURM_JOB_ID", "srun", "RANK=0"}},
+      {{{"SLURM_STEPID", "0"}}, {"has SLURM_STEPID, but not SLURM_JOB_ID"}},
+      {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}, {"has SLURM_PROCID, but not SLURM_JOB_ID"}},
+      {with(srun(), {{"SLURM_JOB_ID", ""}, {"SLURM_JOBID", ""}}),
+       {"has SLURM_STEP_ID, but not SLURM_JOB_ID"}},
+      {{{"LOCAL_RANK", "0"}}, {"has LOCAL_RANK, but not RANK and WORLD_SIZE", "set RANK=0 and WORLD_SIZE=1"}},
+      {{{"LOCAL_WORLD_SIZE", "2"}}, {"has LOCAL_WORLD_SIZE, but not RANK and WORLD_SIZE", "torchrun"}},
+      {with(open_mpi(), {{"OMPI_COMM_WORLD_RANK", ""}, {"OMPI_COMM_WORLD_SIZE", ""}, {"PMIX_RANK", ""}}),
+       {"has OMPI_COMM_WORLD_LOCAL_RANK, but not OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE", "mpirun"}},
+      {{{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}, {"has OMPI_COMM_WORLD_LOCAL_SIZE"}},
+      {{{"MPI_LOCALRANKID", "0"}}, {"has MPI_LOCALRANKID, but not PMI_RANK and PMI_SIZE"}},
+      {{{"MPI_LOCALNRANKS", "3"}}, {"has MPI_LOCALNRANKS"}},
+      {{{"PMIX_NAMESPACE", "prterun-head-12@1"}}, {"has PMIX_NAMESPACE, but not PMIX_RANK"}}};
   for (const BadSet& set : sets)
     for (const std::string& part : set.parts) EXPECT_THAT(error_of(set.variables), HasSubstr(part));
 }

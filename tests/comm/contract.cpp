@@ -328,7 +328,7 @@ void splits(comm::World& world) {
 
   const auto last = group.subgroup({group.size() - 1});
   CHECK_SAME(last.has_value(), me == group.size() - 1);
-  const auto nobody = group.split(-1);
+  const auto nobody = group.split(std::nullopt);
   CHECK_THAT(!nobody.has_value());
 }
 

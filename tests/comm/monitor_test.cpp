@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <ctime>
+
 namespace penstock::comm {
 namespace {
 
@@ -69,6 +71,13 @@ class CommMonitor : public testing::Test {
   JobSecret secret_ = JobSecret::random();
   std::optional<Monitor> monitor_;
 };
+
+//! The CPU time of this process.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 //! What arrives first: a heartbeat, or the end of the connection (0).
 char first_byte(const Fd& connection) {
@@ -137,6 +146,24 @@ TEST_F(CommMonitor, RejectsForeignConnectionsAfterNeighborConnected) {
   EXPECT_EQ(first_byte(connect_and_send("")), '\0');
   EXPECT_EQ(first_byte(connect_and_send(greeting(secret_))), '\0');  // the neighbor is already connected
   EXPECT_EQ(first_byte(neighbor), '.');
+}
+
+// A monitor that polls in a loop would use all of a core.
+TEST_F(CommMonitor, SilentForeignConnectionCostsLittleCpuTime) {
+  start_monitor(seconds(60));
+  Fd neighbor;
+  for (const bool connected : {false, true}) {
+    SCOPED_TRACE(connected);
+    if (connected) {
+      neighbor = connect_and_send(greeting(secret_));
+      EXPECT_EQ(first_byte(neighbor), '.');
+    }
+    const Fd silent = connect_and_send("");
+    ASSERT_TRUE(silent);
+    const double before = cpu_seconds();
+    EXPECT_EQ(cause(seconds(1)), "none");  // waits for a second
+    EXPECT_LT(cpu_seconds() - before, 0.5);
+  }
 }
 
 }  // namespace

@@ -53,6 +53,11 @@ TEST(CommNodeList, RejectsInvalidLists) {
     EXPECT_THAT(test::error_message<UsageError>([&] { expand_node_list(text); }),
                 HasSubstr("is not a list of nodes"))
         << text;
+  std::string brackets = "n[0-65535]";
+  for (int i = 0; i < 100; ++i) brackets += "[000000001]";
+  for (const std::string& text : {std::string(300, 'n') + "[0-65535]", brackets})
+    EXPECT_THAT(test::error_message<UsageError>([&] { expand_node_list(text); }),
+                HasSubstr("a name is too long"));
 }
 
 // Writes a list and, independently of the parser, the names that it stands for.

@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <set>
@@ -60,6 +61,9 @@ TEST(CommJobSecret, CanBeReadFromFile) {
   EXPECT_THAT(problem("short"), HasSubstr("must have 16 to 4096 bytes"));
   EXPECT_THAT(problem("long"), HasSubstr("must have 16 to 4096 bytes"));
   EXPECT_THAT(problem("absent"), HasSubstr("cannot be read"));
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(problem("fifo"), HasSubstr("cannot be read: it is a FIFO, not a regular file"));
+  EXPECT_THAT(problem("."), HasSubstr("cannot be read: it is a directory, not a regular file"));
   EXPECT_THROW(JobSecret::from_file(dir / "absent"), StorageError);
   EXPECT_THROW(JobSecret::from_file(dir / "short"), UsageError);
 }

@@ -8,73 +8,18 @@ in evaluation mode). NAME.txt lists the names of parameters, buffers and the sta
 """
 import copy
 import math
+import pathlib
 import sys
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from make_archives import save_program, save_tensors, tensor_outputs
 
-STEPS, ROWS, LENGTH, VOCABULARY, CLASSES = 5, 8, 6, 19, 4
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "exported"))
+from make_classifiers import CLASSES, LENGTH, VOCABULARY, Bert, ResNet, export
 
-
-class Residual(nn.Module):
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.conv2, self.norm2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.down = None if inputs == outputs else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x):
-        y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return F.relu(y + (x if self.down is None else self.down(x)))
-
-
-class ResNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-        self.layers = nn.Sequential(Residual(8, 8, 1), Residual(8, 16, 2))
-        self.fc = nn.Linear(16, CLASSES)
-
-    def forward(self, x):
-        return self.fc(F.adaptive_avg_pool2d(self.layers(self.stem(x)), 1).flatten(1))
-
-
-class Layer(nn.Module):
-    def __init__(self, width, heads, dropout):
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.norm1, self.norm2, self.dropout = nn.LayerNorm(width), nn.LayerNorm(width), nn.Dropout(dropout)
-
-    def forward(self, x, mask):
-        batch, time, width = x.shape
-        q, k, v = (f(x).view(batch, time, self.heads, width // self.heads).transpose(1, 2) for f in (self.query, self.key, self.value))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :], dropout_p=self.dropout.p if self.training else 0.0)
-        x = self.norm1(x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, time, width))))
-        return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
-
-
-class Bert(nn.Module):
-    """An encoder with a language model head, tied to the embedding or not."""
-
-    def __init__(self, tied, dropout=0.0, width=16):
-        super().__init__()
-        self.token, self.position, self.norm = nn.Embedding(VOCABULARY, width), nn.Embedding(LENGTH, width), nn.LayerNorm(width)
-        self.layers = nn.ModuleList(Layer(width, 4, dropout) for _ in range(2))
-        self.pooler, self.head = nn.Linear(width, width), nn.Linear(width, VOCABULARY)
-        self.register_buffer("positions", torch.arange(LENGTH), persistent=False)
-        if tied:
-            self.head.weight = self.token.weight
-
-    def forward(self, tokens, mask):
-        x = self.norm(self.token(tokens) + self.position(self.positions))
-        for layer in self.layers:
-            x = layer(x, mask)
-        return {"logits": self.head(x), "pooled": torch.tanh(self.pooler(x[:, 0]))}
+STEPS, ROWS = 5, 8
 
 
 class AdamW:
@@ -116,10 +61,8 @@ def train(model, optimizer, xs, target):
 
 
 def make(folder, name, model, xs, target):
-    batch = torch.export.Dim("batch", min=2, max=64)
     first = tuple(x[0] for x in xs)
-    program = torch.export.export(copy.deepcopy(model), first, dynamic_shapes=tuple({0: batch} for _ in xs))
-    save_program(program, f"{folder}/{name}.pt2")
+    save_program(export(copy.deepcopy(model), first), f"{folder}/{name}.pt2")
     tensors = {f"x.{k}": x for k, x in enumerate(xs)} | {"target": target}
     for optimizer, create in OPTIMIZERS.items():
         trained = copy.deepcopy(model)

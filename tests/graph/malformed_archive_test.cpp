@@ -30,11 +30,16 @@ TEST(GraphMalformedArchive, RejectsDeepTreeSpecs) {
   const std::string deep(200'000, '[');
   EXPECT_THAT(test::error_message([&] { pt2_structure(deep, {}, "spec"); }),
               HasSubstr("spec: lists and objects are nested deeper"));
-  // In the context of a node, which is JSON inside a string.
-  std::string context = "[[[[[[[[[[";
-  for (int i = 0; i < 4; ++i) context += context + context + context;
-  const std::string spec = R"([1, {"type": "x", "context": ")" + context + R"(", "children_spec": []}])";
-  EXPECT_EQ(test::error_message([&] { pt2_structure(spec, {}, "spec"); }), "no error");
+  // In the context of a node, which is JSON inside a string. If it is nested too deeply, it counts as a name,
+  // which is not valid for a dict.
+  const auto dict_error = [](std::size_t depth) {
+    const std::string context = std::string(depth, '[') + std::string(depth, ']');
+    const std::string spec =
+        R"([1, {"type": "builtins.dict", "context": ")" + context + R"(", "children_spec": []}])";
+    return test::error_message([&] { pt2_structure(spec, {}, "spec"); });
+  };
+  EXPECT_EQ(dict_error(100), "no error");
+  EXPECT_THAT(dict_error(200'000), HasSubstr("dict keys must be integers or strings"));
   // Nested nodes.
   std::string nodes = R"({"type": null, "context": null, "children_spec": []})";
   for (int i = 0; i < 100; ++i)

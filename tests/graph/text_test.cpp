@@ -106,9 +106,9 @@ TEST(GraphPasses, FollowsAliasesThroughViews) {
   %s = aten::add.Tensor(%r, %q, 1)
   return %s
 })");
-  const auto storage = [&](const std::string& name) {
+  const auto storage = [&](const std::string& name) -> std::int32_t {
     for (const Value& value : graph.values) {
-      if (value.name == name) return value.storage;
+      if (value.name == name) return value.storage.value_or(-1);
     }
     return -2;
   };

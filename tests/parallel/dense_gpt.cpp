@@ -1,7 +1,7 @@
 // The dense run of the small GPT and the comparison with it.
 #include "parallel/dense_gpt.h"
 
-#include "parallel/agreement.h"
+#include "parallel/replica_agreement.h"
 #include "support/check.h"
 
 #include <penstock/comm/flight_record.h>

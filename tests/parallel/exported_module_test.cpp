@@ -142,7 +142,7 @@ TEST(ParallelExportedModule, ShardedModuleExplainsMissingParameters) {
     const Sharded sharded = fully_shard(model, world.group());
     const std::string direct = error_message<ShapeError>([&] { model->forward({tokens}); });
     CHECK_THAT(direct.find("'token.weight' has shape [0]") != std::string::npos);
-    CHECK_THAT(direct.find("through ps::call") != std::string::npos);
+    CHECK_THAT(direct.find("through penstock::runtime::call") != std::string::npos);
     call(model, Args{tokens});
   });
   run_thread_ranks(2, [&](World& world) {

@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
+#include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/tensor_parallel.h>
@@ -248,23 +249,25 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
 TEST(ParallelGraphTensorParallel, ReportsInvalidPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     graph::GraphModule module = imported("parallel/archives/transformer.pt2");
-    EXPECT_THAT(
-        error_message([&] {
-          parallel::parallelize_module(module, mesh, {{"blocks.0.mlp.upp", parallel::ColwiseParallel()}});
-        }),
-        HasSubstr("blocks.0.mlp.up"));
-    EXPECT_THAT(error_message([&] {
-                  parallel::parallelize_module(module, mesh, {{"norm", parallel::RowwiseParallel()}});
-                }),
-                HasSubstr("RowwiseParallel does not fit module 'norm'"));
-    EXPECT_THAT(error_message([&] {
-                  parallel::parallelize_module(
-                      module, mesh,
-                      {{"token", parallel::ColwiseParallel()}, {"head", parallel::ColwiseParallel()}});
-                }),
-                HasSubstr("token.weight"));
+    const std::string before = to_string(module.graph());
+    const auto expect_unchanged = [&] {
+      for (const auto& [name, tensor] : module.named_parameters())
+        EXPECT_FALSE(tensor::is_dtensor(tensor)) << name;
+      EXPECT_EQ(to_string(module.graph()), before);
+    };
+    // The first entry of each plan is valid.
+    using Entry = parallel::ParallelPlan::value_type;
+    const auto expect_error = [&](const Entry& invalid, const std::string& text) {
+      const parallel::ParallelPlan plan{{"token", parallel::ColwiseParallel()}, invalid};
+      EXPECT_THAT(error_message([&] { parallel::parallelize_module(module, mesh, plan); }), HasSubstr(text));
+      expect_unchanged();
+    };
+    expect_error({"blocks.0.mlp.upp", parallel::ColwiseParallel()}, "blocks.0.mlp.up");
+    expect_error({"norm", parallel::RowwiseParallel()}, "RowwiseParallel does not fit module 'norm'");
+    expect_error({"head", parallel::ColwiseParallel()}, "token.weight");
     EXPECT_NO_THROW(parallelize_module(module, mesh, {{"elsewhere", parallel::ColwiseParallel()}},
                                        parallel::UnknownPath::Ignore));
+    expect_unchanged();
 
     // An operator without a rule: the error has its name, its module and the placements.
     struct Inverting : torch::nn::Module {

@@ -11,10 +11,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/util/accumulate.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
+#include <utility>
 
 namespace penstock::test {
 namespace {
@@ -22,7 +24,8 @@ namespace {
 constexpr std::uint64_t kSeed = 42;
 constexpr int kSteps = 3;
 
-enum class Mode { Replicated, Sharded };
+// Unsharded: sharded stages that keep all parameters on every rank (ShardOptions::replicate).
+enum class Mode { Replicated, Sharded, Unsharded };
 
 // The pipeline of this rank, one of `replicas`. The ranks of a pipeline are adjacent in the world.
 struct Place {
@@ -38,17 +41,17 @@ struct Place {
 // The stages of this rank with their data parallelism.
 struct Parallel {
   Parallel(const PipelineModel& model, const Place& place, schedule::ScheduleKind kind, int per_rank,
-           Mode mode) {
+           Mode mode, parallel::ShardOptions options = {}) {
     const int count = place.ranks * per_rank;
     const auto modules = model.make(count);
     const schedule::Placement placement =
         schedule::Placement::make(place.ranks, count, info_of(kind).placement);
-    parallel::ShardOptions options;
     options.find_unused = true;
+    options.replicate = mode == Mode::Unsharded;
     for (const runtime::SharedParameter& shared : model.shared(count)) {
       for (const runtime::ParameterLocation& item : shared) options.separate.push_back(item.name);
     }
-    if (mode == Mode::Sharded) sharded = std::make_shared<parallel::ShardedStages>(place.across, options);
+    if (mode != Mode::Replicated) sharded = std::make_shared<parallel::ShardedStages>(place.across, options);
     for (const StageId stage : placement.stages_of(Rank(place.pipeline.rank()))) {
       const auto module = modules[stage.index()];
       stages.emplace_back(sharded ? sharded->add(stage, module) : module, stage, count, at::kCPU,
@@ -134,9 +137,12 @@ int sweep(const PipelineModel& model, int world, int replicas, Mode mode) {
 }
 
 class ParallelEverySchedule : public ::testing::TestWithParam<Mode> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::Values(Mode::Replicated, Mode::Sharded),
+INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule,
+                         ::testing::Values(Mode::Replicated, Mode::Sharded, Mode::Unsharded),
                          [](const auto& mode) {
-                           return mode.param == Mode::Replicated ? "Replicated" : "Sharded";
+                           return mode.param == Mode::Replicated ? "Replicated"
+                                  : mode.param == Mode::Sharded  ? "Sharded"
+                                                                 : "Unsharded";
                          });
 
 TEST_P(ParallelEverySchedule, MatchesDenseRunOver4Ranks) {
@@ -154,7 +160,7 @@ TEST_P(ParallelEverySchedule, MatchesDenseRunOver8Ranks) {
 const RankFunction gloo_ranks("pipeline_data_parallel", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  for (const Mode mode : {Mode::Replicated, Mode::Sharded}) {
+  for (const Mode mode : {Mode::Replicated, Mode::Sharded, Mode::Unsharded}) {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::ZB1P}) {
       const Case test{kind, kind == schedule::ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
@@ -197,6 +203,39 @@ TEST(ParallelPipelineData, ShardedStagesCastInputsAndOutputs) {
   });
 }
 
+// Every rank keeps all parameters in float and computes with a copy in another type. Results in double match
+// those of the dense run as closely as in float.
+TEST(ParallelPipelineData, UnshardedStagesComputeInOtherType) {
+  at::set_num_threads(1);
+  const PipelineModel model = skip_net();
+  const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
+  for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
+    for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-5}, std::pair{at::kBFloat16, 2e-2}}) {
+      parallel::ShardOptions options;
+      options.compute_as = type;
+      options.reduce_as = at::kFloat;
+      comm::run_thread_ranks(4, [&, type = type, tolerance = tolerance](comm::World& world) {
+        const Place place(world.group(), 2);
+        const Parallel parallel(model, place, kind, 1, Mode::Unsharded, options);
+        runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
+        const runtime::StepResult result = pipeline.step(replica_batch(model.batch(16), place.replica, 2));
+        const std::size_t first = static_cast<std::size_t>(place.replica * 4);
+        for (std::size_t m = 0; m < result.losses.size(); ++m)
+          expect_near("loss", result.losses[m].to(at::kFloat), dense.losses[0][first + m], tolerance);
+        if (place.pipeline.rank() == 1) CHECK_THAT(result.outputs.toTensor().scalar_type() == type);
+        for (const runtime::PipelineStage& stage : pipeline.stages()) {
+          expect_near("gradient of", parallel.gradients(stage), dense.gradients[stage.index().index()],
+                      tolerance);
+          for (const parallel::ShardedParameter& item : parallel.sharded->sharded(stage.index()).shards()) {
+            CHECK_THAT(item.shard.scalar_type() == at::kFloat);
+            CHECK_SAME(item.shard.numel(), c10::multiply_integers(item.shape));
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST(ParallelPipelineData, MatchesDenseRunOverGlooProcesses) {
   const RanksOutcome outcome = run_process_ranks("pipeline_data_parallel", 4);
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
@@ -212,6 +251,14 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       const Traffic traffic(world);
       pipeline.step(replica_batch(model.batch(16), place.replica, 2));
+      if (GetParam() == Mode::Unsharded) {
+        // The flags of find_unused are reduced too, but they are smaller than the gradients.
+        std::uint64_t bytes = 0;
+        for (const value::NamedTensor& item : parallel.stages.front().module().parameters())
+          bytes += item.tensor.nbytes();
+        CHECK_SAME(traffic.of("all_reduce").bytes / bytes, 1U);
+        return;
+      }
       const int reductions =
           traffic.of(GetParam() == Mode::Replicated ? "all_reduce" : "reduce_scatter").count;
       CHECK_SAME(reductions, 1);

@@ -51,7 +51,10 @@ TEST(PipeMetaCapture, Splits13BParametersIntoEightStages) {
   }
   EXPECT_GT(parameters, 4 * 12'800'000'000ULL);
   EXPECT_LT(heaviest, parameters / 5);
-  plan::PlanOptions options{.ranks = 8, .microbatches = {16}, .schedules = {"1F1B", "ZB1P", "GPipe"}};
+  plan::PlanOptions options{.ranks = 8,
+                            .microbatches = {16},
+                            .schedules = {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P,
+                                          schedule::ScheduleKind::GPipe}};
   options.memory_cap = 80ULL << 30;
   const plan::PlanResult plan = plan_stages(costs, options);
   EXPECT_EQ(plan.plans.front().verdict, plan::PlanVerdict::Best);

@@ -271,7 +271,7 @@ TEST(PlanCosts, MicrobatchWithOverflowingBytesIsImpossiblePlan) {
                                          .microbatches = {1},
                                          .measured_microbatches = 1024,
                                          .stages_per_rank = {1},
-                                         .schedules = {"1F1B"}});
+                                         .schedules = {schedule::ScheduleKind::OneFOneB}});
   for (const Plan& plan : result.plans) {
     EXPECT_EQ(plan.verdict, PlanVerdict::Impossible);
     EXPECT_THAT(plan.why, HasSubstr("bytes"));

@@ -66,7 +66,7 @@ inline std::optional<Problem> random_problem(std::mt19937& random, int most_rank
   problem.options = {.ranks = ranks,
                      .microbatches = {problem.shape.microbatches},
                      .stages_per_rank = {problem.shape.stages_per_rank},
-                     .schedules = {std::string(info.name)},
+                     .schedules = {info.kind},
                      .recomputation = false,
                      .send_mode = schedule::kSendModes[random() % schedule::kSendModes.size()]};
   if (random() % 3 == 0) problem.options.memory_cap = static_cast<std::uint64_t>(pick(100, 500));
@@ -144,7 +144,7 @@ inline void expect_no_worse_than_local_search(unsigned first_seed, unsigned last
       }
       const Score other = local_search(*problem, program, boundaries);
       EXPECT_LE(found.second, other.second * (1 + 1e-9))
-          << "seed " << seed << " start " << start << " " << problem->options.schedules[0];
+          << "seed " << seed << " start " << start << " " << to_string(problem->options.schedules[0]);
     }
     ++compared;
   }

@@ -11,8 +11,11 @@ using namespace test;
 TEST(PlanPartitionSearch, PrefersLightLastStagesOverMinimalSlowestStage) {
   Problem problem;
   for (const double time : {8, 11, 2, 1, 18, 5, 4, 11}) problem.layers.push_back(layer(time));
-  problem.options = {
-      .ranks = 4, .microbatches = {8}, .stages_per_rank = {1}, .schedules = {"1F1B"}, .recomputation = false};
+  problem.options = {.ranks = 4,
+                     .microbatches = {8},
+                     .stages_per_rank = {1},
+                     .schedules = {schedule::ScheduleKind::OneFOneB},
+                     .recomputation = false};
   // The partition 0 1 3 5 has the fastest slowest stage, 20, and takes 600; 0 3 5 6 and 0 3 5 7 take 573.
   const Plan plan = problem.plan();
   EXPECT_EQ(plan.step_time, 573);
@@ -33,9 +36,10 @@ TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
                        [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
     const Plan plan = problem->plan();
     const Score found = score(*problem, program, plan.first_layer);
-    EXPECT_EQ(found.first, best.first) << "seed " << seed << " " << plan.schedule;
-    EXPECT_NEAR(found.second, best.second, 1e-9 * best.second) << "seed " << seed << " " << plan.schedule;
-    EXPECT_EQ(plan.step_time, found.second) << "seed " << seed << " " << plan.schedule;
+    EXPECT_EQ(found.first, best.first) << "seed " << seed << " " << to_string(plan.schedule);
+    EXPECT_NEAR(found.second, best.second, 1e-9 * best.second)
+        << "seed " << seed << " " << to_string(plan.schedule);
+    EXPECT_EQ(plan.step_time, found.second) << "seed " << seed << " " << to_string(plan.schedule);
     ++compared;
     capped += problem->options.memory_cap && best.first > 0;
   }
@@ -137,7 +141,7 @@ TEST(PlanPartitionSearch, StopsAtItsBudgetForLargeModels) {
   problem.options = {.ranks = 16,
                      .microbatches = {64},
                      .stages_per_rank = {1, 4},
-                     .schedules = {"1F1B", "Interleaved1F1B"},
+                     .schedules = {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::Interleaved1F1B},
                      .recomputation = false};
   for (const Plan& plan : plan_layers(problem.layers, {}, problem.options).plans) {
     EXPECT_EQ(plan.first_layer.size(), static_cast<std::size_t>(16 * plan.stages_per_rank + 1));

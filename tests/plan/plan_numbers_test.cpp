@@ -16,7 +16,8 @@ using testing::HasSubstr;
 const Plan& find(const PlanResult& result, const std::string& schedule, int microbatches,
                  bool recompute = false) {
   for (const Plan& plan : result.plans) {
-    if (plan.schedule == schedule && plan.microbatches == microbatches && plan.recompute == recompute)
+    if (to_string(plan.schedule) == schedule && plan.microbatches == microbatches &&
+        plan.recompute == recompute)
       return plan;
   }
   throw std::runtime_error("no such plan");
@@ -37,7 +38,7 @@ TEST(PlanNumbers, SmallerMicrobatchesScaleAllCostsExceptOverhead) {
                                         {.ranks = 1,
                                          .microbatches = {4, 8, 2},
                                          .stages_per_rank = {1},
-                                         .schedules = {"1F1B"},
+                                         .schedules = {schedule::ScheduleKind::OneFOneB},
                                          .recomputation = false});
   EXPECT_DOUBLE_EQ(find(result, "1F1B", 4).step_time, 4 * 2 * (2 + 2 + 0.25));
   EXPECT_DOUBLE_EQ(find(result, "1F1B", 8).step_time, 8 * 2 * (1.25 + 1.25 + 0.25));  // 0.5 + 1.5 / 2
@@ -52,7 +53,7 @@ TEST(PlanNumbers, ScalesExplicitFullBackward) {
   const PlanOptions options{.ranks = 1,
                             .microbatches = {8},
                             .measured_microbatches = 4,
-                            .schedules = {"1F1B"},
+                            .schedules = {schedule::ScheduleKind::OneFOneB},
                             .recomputation = false};
   EXPECT_DOUBLE_EQ(plan_stages(costs, options).plans.front().step_time, 8 * (1 + 1.5));
 }
@@ -61,8 +62,10 @@ TEST(PlanNumbers, ComputesBubbleSharesOfTinyPipeline) {
   Costs costs = Costs::uniform(2);
   costs.stages[1] = {.forward = 2, .input = 2, .weight = 2};
   costs.link.latency = 0.5;
-  const PlanResult result =
-      plan_stages(costs, {.ranks = 2, .microbatches = {2}, .schedules = {"1F1B"}, .recomputation = false});
+  const PlanResult result = plan_stages(costs, {.ranks = 2,
+                                                .microbatches = {2},
+                                                .schedules = {schedule::ScheduleKind::OneFOneB},
+                                                .recomputation = false});
   const Plan& plan = result.plans.front();
   // Rank 1: F0 1.5 to 3.5, B0 to 7.5, F1 to 9.5, B1 to 13.5; rank 0: B1 14 to 16. With free links the step
   // ends at 15.
@@ -81,10 +84,13 @@ TEST(PlanNumbers, ComputesBubbleSharesOfTinyPipeline) {
 TEST(PlanNumbers, PrefersSimplerPlanAmongEquals) {
   // On one rank all schedules take the same time; GPipe keeps every microbatch, 1F1B one.
   const PlanResult result = plan_stages(
-      Costs::uniform(1), {.ranks = 1, .microbatches = {4}, .schedules = {"Auto", "GPipe", "1F1B"}});
-  EXPECT_EQ(result.plans[0].schedule, "1F1B");
-  EXPECT_EQ(result.plans[1].schedule, "GPipe");
-  EXPECT_EQ(result.plans[2].schedule, "Auto");
+      Costs::uniform(1),
+      {.ranks = 1,
+       .microbatches = {4},
+       .schedules = {AutoSchedule{}, schedule::ScheduleKind::GPipe, schedule::ScheduleKind::OneFOneB}});
+  EXPECT_EQ(to_string(result.plans[0].schedule), "1F1B");
+  EXPECT_EQ(to_string(result.plans[1].schedule), "GPipe");
+  EXPECT_EQ(to_string(result.plans[2].schedule), "Auto");
   EXPECT_EQ(result.plans[1].why, "as fast");
   EXPECT_EQ(result.plans[2].why, "as fast");
   // Recomputation takes one third more time.
@@ -95,21 +101,26 @@ TEST(PlanNumbers, PrefersSimplerPlanAmongEquals) {
 }
 
 TEST(PlanNumbers, SortsPlansThatDoNotFitByMemory) {
-  const PlanResult result = plan_stages(Costs::uniform(2, {.activation_bytes = 100}),
-                                        {.ranks = 2,
-                                         .microbatches = {6},
-                                         .schedules = {"GPipe", "1F1B", "ZBVZeroBubble", "1F1B"},
-                                         .memory_cap = 150,
-                                         .recomputation = false});
+  const PlanResult result =
+      plan_stages(Costs::uniform(2, {.activation_bytes = 100}),
+                  {.ranks = 2,
+                   .microbatches = {6},
+                   .schedules = {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::OneFOneB,
+                                 schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::OneFOneB},
+                   .memory_cap = 150,
+                   .recomputation = false});
   ASSERT_EQ(result.plans.size(), 3u);  // ZBV requires two stages per rank
-  EXPECT_EQ(result.plans[0].schedule, "1F1B");
+  EXPECT_EQ(to_string(result.plans[0].schedule), "1F1B");
   EXPECT_EQ(result.plans[0].why, "does not fit: needs 200 B");
-  EXPECT_EQ(result.plans[2].schedule, "GPipe");
+  EXPECT_EQ(to_string(result.plans[2].schedule), "GPipe");
   EXPECT_EQ(result.plans[2].why, "does not fit: needs 600 B");
   EXPECT_FALSE(result.schedule);
-  const PlanResult exactly = plan_stages(
-      Costs::uniform(2, {.activation_bytes = 100}),
-      {.ranks = 2, .microbatches = {6}, .schedules = {"1F1B"}, .memory_cap = 200, .recomputation = false});
+  const PlanResult exactly = plan_stages(Costs::uniform(2, {.activation_bytes = 100}),
+                                         {.ranks = 2,
+                                          .microbatches = {6},
+                                          .schedules = {schedule::ScheduleKind::OneFOneB},
+                                          .memory_cap = 200,
+                                          .recomputation = false});
   EXPECT_EQ(exactly.plans[0].verdict, PlanVerdict::Best);
 }
 
@@ -117,20 +128,24 @@ TEST(PlanNumbers, ReasonsNameDominantCost) {
   // DualPipeV overlaps; Interleaved1F1B with the same stages computes longer.
   Costs overlapping = Costs::uniform(4);
   overlapping.overlap = 1;
-  const PlanResult result = plan_stages(overlapping, {.ranks = 2,
-                                                      .microbatches = {16},
-                                                      .schedules = {"DualPipeV", "Interleaved1F1B"},
-                                                      .recomputation = false});
-  EXPECT_EQ(result.plans[0].schedule, "DualPipeV");
+  const PlanResult result = plan_stages(
+      overlapping, {.ranks = 2,
+                    .microbatches = {16},
+                    .schedules = {schedule::ScheduleKind::DualPipeV, schedule::ScheduleKind::Interleaved1F1B},
+                    .recomputation = false});
+  EXPECT_EQ(to_string(result.plans[0].schedule), "DualPipeV");
   EXPECT_THAT(result.plans[1].why, testing::StartsWith("less overlap: +"));
 }
 
 TEST(PlanNumbers, ReportsScheduleThatCannotHaveShape) {
   const PlanResult result =
       plan_stages(Costs::uniform(4),
-                  {.ranks = 2, .microbatches = {1, 4}, .schedules = {"ZBVZeroBubble", "1F1B", "LoopedBFS"}});
+                  {.ranks = 2,
+                   .microbatches = {1, 4},
+                   .schedules = {schedule::ScheduleKind::ZBVZeroBubble, schedule::ScheduleKind::OneFOneB,
+                                 schedule::ScheduleKind::LoopedBFS}});
   for (const Plan& plan : result.plans) {
-    EXPECT_NE(plan.schedule, "1F1B") << "it has one stage per rank only";
+    EXPECT_NE(to_string(plan.schedule), "1F1B") << "it has one stage per rank only";
     if (plan.verdict == PlanVerdict::Impossible) {
       EXPECT_FALSE(plan.why.empty());
       EXPECT_EQ(plan.step_time, 0);
@@ -147,8 +162,12 @@ TEST(PlanNumbers, RejectsInvalidInputWithReason) {
   EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}), "a plan needs at least one number of microbatches");
   EXPECT_EQ(plan({.ranks = 2, .microbatches = {4, 0}}), "microbatches must be 1 or more");
   EXPECT_EQ(plan({.ranks = 7, .microbatches = {4}}), "6 layers cannot fill 7 ranks");
-  EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {"1F1B"}}), "no error");
-  EXPECT_THAT(plan({.ranks = 2, .microbatches = {4}, .stages_per_rank = {1}, .schedules = {"ZBVZeroBubble"}}),
+  EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {schedule::ScheduleKind::OneFOneB}}),
+            "no error");
+  EXPECT_THAT(plan({.ranks = 2,
+                    .microbatches = {4},
+                    .stages_per_rank = {1},
+                    .schedules = {schedule::ScheduleKind::ZBVZeroBubble}}),
               HasSubstr("none of the schedules"));
   EXPECT_EQ(error_message<UsageError>([] { plan_layers({}, {}, {.ranks = 1, .microbatches = {1}}); }),
             "a plan needs at least one layer");

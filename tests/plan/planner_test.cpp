@@ -52,7 +52,7 @@ TEST(PlanPlanner, RanksPlansByTimeWithReasons) {
       EXPECT_GT(plan.peak_memory, 2600u);
       EXPECT_THAT(plan.why, HasSubstr("does not fit"));
     }
-    EXPECT_NE(plan.verdict == PlanVerdict::Best, !plan.why.empty()) << plan.schedule;
+    EXPECT_NE(plan.verdict == PlanVerdict::Best, !plan.why.empty()) << to_string(plan.schedule);
     EXPECT_NEAR(plan.shares.total(), plan.step_time, 1e-9);
   }
   EXPECT_TRUE(seen.contains(PlanVerdict::DoesNotFit) && seen.contains(PlanVerdict::Slower));
@@ -63,29 +63,30 @@ TEST(PlanPlanner, PlanTimeMatchesSimulatorForItsPartition) {
   const PlanOptions options{
       .ranks = 3, .microbatches = {6}, .stages_per_rank = {1, 2}, .recomputation = false};
   for (const Plan& plan : plan_layers(layers, {}, options).plans) {
-    if (plan.verdict == PlanVerdict::Impossible || plan.schedule == "Auto") continue;
+    if (plan.verdict == PlanVerdict::Impossible || is_auto(plan.schedule)) continue;
     Costs costs;
     for (std::size_t s = 0; s + 1 < plan.first_layer.size(); ++s) {
       const auto from = static_cast<std::size_t>(plan.first_layer[s]),
                  to = static_cast<std::size_t>(plan.first_layer[s + 1]);
       costs.stages.push_back(merge_layers(std::span(layers).subspan(from, to - from)));
     }
-    const schedule::Schedule schedule = schedule::make_schedule(plan.schedule, {3, plan.stages_per_rank, 6});
+    const schedule::Schedule schedule = schedule::make_schedule(
+        std::get<schedule::ScheduleKind>(plan.schedule), {3, plan.stages_per_rank, 6});
     const Simulation simulation = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
-    EXPECT_EQ(simulation.step_time, plan.step_time) << plan.schedule;
-    EXPECT_EQ(simulation.peak_memory(), plan.peak_memory) << plan.schedule;
+    EXPECT_EQ(simulation.step_time, plan.step_time) << to_string(plan.schedule);
+    EXPECT_EQ(simulation.peak_memory(), plan.peak_memory) << to_string(plan.schedule);
   }
 }
 
 TEST(PlanPlanner, AutoIsNeverSlowerThanNamedSchedules) {
   const PlanResult result = plan_layers(model(16), {}, {.ranks = 4, .microbatches = {8}, .memory_cap = 3000});
   for (const Plan& automatic : result.plans) {
-    if (automatic.schedule != "Auto" || automatic.verdict > PlanVerdict::Slower) continue;
+    if (!is_auto(automatic.schedule) || automatic.verdict > PlanVerdict::Slower) continue;
     for (const Plan& plan : result.plans) {
       const bool same =
           plan.stages_per_rank == automatic.stages_per_rank && plan.recompute == automatic.recompute;
       if (!same || plan.verdict > PlanVerdict::Slower) continue;
-      EXPECT_LE(automatic.step_time, plan.step_time * (1 + 1e-12)) << plan.schedule;
+      EXPECT_LE(automatic.step_time, plan.step_time * (1 + 1e-12)) << to_string(plan.schedule);
     }
   }
 }
@@ -106,27 +107,30 @@ TEST(PlanPlanner, ReportsDominantReason) {
                           int stages_per_rank) {
     const PlanResult result = plan_layers(layers, links, options);
     for (const Plan& plan : result.plans) {
-      if (plan.schedule == schedule && plan.stages_per_rank == stages_per_rank) return plan.why;
+      if (to_string(plan.schedule) == schedule && plan.stages_per_rank == stages_per_rank) return plan.why;
     }
     return std::string("no such plan");
   };
-  const PlanOptions bubbles{
-      .ranks = 4, .microbatches = {4}, .schedules = {"GPipe", "ZB2P"}, .recomputation = false};
+  const PlanOptions bubbles{.ranks = 4,
+                            .microbatches = {4},
+                            .schedules = {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::ZB2P},
+                            .recomputation = false};
   EXPECT_THAT(reason({}, bubbles, "GPipe", 1), HasSubstr("bubble"));
   Costs slow;
   slow.link.latency = 5;
-  const PlanOptions hops{.ranks = 4,
-                         .microbatches = {16},
-                         .stages_per_rank = {1, 4},
-                         .schedules = {"1F1B", "Interleaved1F1B"},
-                         .recomputation = false};
+  const PlanOptions hops{
+      .ranks = 4,
+      .microbatches = {16},
+      .stages_per_rank = {1, 4},
+      .schedules = {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::Interleaved1F1B},
+      .recomputation = false};
   EXPECT_THAT(reason(slow, hops, "Interleaved1F1B", 4), HasSubstr("communication"));
   Costs overhead;
   overhead.overhead = 0.9;
   const PlanOptions counts{.ranks = 4,
                            .microbatches = {64, 1024},
                            .measured_microbatches = 64,
-                           .schedules = {"1F1B"},
+                           .schedules = {schedule::ScheduleKind::OneFOneB},
                            .recomputation = false};
   const PlanResult result = plan_layers(layers, overhead, counts);
   EXPECT_EQ(result.plans.front().microbatches, 64);

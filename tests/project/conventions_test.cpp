@@ -114,11 +114,16 @@ TEST(ProjectConventions, PublicTypesHaveComments) {
 }
 
 TEST(ProjectConventions, FoldersAreSmall) {
+  // Folders with one file per schedule, or per command.
+  const std::set<std::string> lists{"src/schedule/generators", "tools/penstock/commands"};
   std::map<std::string, int> sources;
   for (const SourceFile& file : source_tree())
     if (file.extension() == ".cpp" && !file.under("tests"))
       ++sources[file.path.substr(0, file.path.rfind('/'))];
-  for (const auto& [folder, count] : sources) EXPECT_LE(count, 17) << folder << " wants sub-folders by topic";
+  for (const auto& [folder, count] : sources) {
+    if (lists.contains(folder)) continue;
+    EXPECT_LE(count, 14) << folder << " needs sub-folders by topic";
+  }
 }
 
 TEST(ProjectConventions, DocumentsAreWrapped) {

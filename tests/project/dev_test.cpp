@@ -1,4 +1,5 @@
 // Runs `./dev` on simulated machines that lack something: fake system programs come first in PATH.
+#include "support/lines.h"
 #include "support/program.h"
 
 #include <gmock/gmock.h>
@@ -132,6 +133,38 @@ TEST_F(ProjectDev, TestsWithKernelsOfOtherProcessor) {
   EXPECT_THAT(dev({"test", "--cpu", "default", "Gpt"}, settings).out,
               testing::MatchesRegex("default SSE41 COMPATIBLE: .* -LE slow .*-R Gpt\n"));
   EXPECT_THAT(dev({"test", "--cpu", "avx2"}, settings).out, testing::StartsWith("avx2 AVX2 AVX2: "));
+}
+
+// If one of these parts fails, so does the command.
+TEST_F(ProjectDev, SlowTierIncludesOtherKernelsAndSanitizers) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  for (const char* name : {"ninja", "clang++", "clang++-16", "clang++-19"}) stand_in(name, "exit 0");
+  stand_in("cmake", "echo \"$@\" >> " + (dir_ / "cmake.log"));
+  const std::string ctest = "line=\"$ATEN_CPU_CAPABILITY: $*\"\necho \"$line\"\n";
+  stand_in("ctest", ctest);
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const std::vector<std::string> settings{"PENSTOCK_TORCH=" + (dir_ / "torch"), "ATEN_CPU_CAPABILITY="};
+  const Outcome outcome = dev({"test", "--slow"}, settings);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<std::string> runs = lines_of(outcome.out);
+  const auto expect_run = [&](const std::string& kernels, const std::string& preset,
+                              const std::string& selection) {
+    EXPECT_THAT(runs,
+                testing::Contains(testing::AllOf(testing::StartsWith(kernels + ": "),
+                                                 HasSubstr("/build/" + preset + " "), HasSubstr(selection))));
+  };
+  expect_run("", "release", " -L slow ");
+  expect_run("default", "release", " -LE slow|case ");
+  expect_run("avx2", "release", " -LE slow|case ");
+  expect_run("", "thread", " -L sanitize ");
+  expect_run("", "address-undefined", " -L sanitize ");
+  const std::string configured = slurp(dir_ / "cmake.log");
+  EXPECT_THAT(configured, HasSubstr("--preset thread "));
+  EXPECT_THAT(configured, HasSubstr("--preset address-undefined "));
+  for (const char* part : {"default:*", "*/build/thread*", "*/build/address-undefined*"}) {
+    stand_in("ctest", ctest + "case $line in " + part + ") exit 8;; esac");
+    EXPECT_NE(dev({"test", "--slow"}, settings).code, 0) << part;
+  }
 }
 
 TEST_F(ProjectDev, PackageReportsSizes) {

@@ -111,15 +111,6 @@ TEST(ProjectContributing, NamesOnlyFilesThatExist) {
   EXPECT_GT(paths, 30);
 }
 
-TEST(ProjectReadme, ShowsBothCommandsOnFirstScreen) {
-  std::istringstream lines(source_file("README.md").text);
-  std::string screen;
-  int count = 0;
-  for (std::string line; std::getline(lines, line) && count < 40; ++count) screen += line + "\n";
-  EXPECT_THAT(screen, testing::HasSubstr("\n./dev train"));
-  EXPECT_THAT(screen, testing::HasSubstr("\n./dev test"));
-}
-
 // The code of a line, without comment and indentation.
 std::string code_of(const std::string& line) {
   const std::string code = line.substr(0, line.find("//"));
@@ -127,30 +118,58 @@ std::string code_of(const std::string& line) {
   return begin == std::string::npos ? std::string() : code.substr(begin, end - begin + 1);
 }
 
-// Expects each line of the first program after `heading` to be a line of one of the examples.
-void expect_example(const std::string& heading, const std::vector<std::string>& examples) {
-  std::set<std::string> lines;
-  for (const std::string& example : examples) {
-    std::istringstream program(source_file("examples/" + example).text);
-    for (std::string line; std::getline(program, line);) lines.insert(code_of(line));
-  }
+// The C++ blocks of README.md between `heading` and the next heading, each as its lines of code.
+std::vector<std::vector<std::string>> readme_programs(const std::string& heading) {
+  std::vector<std::vector<std::string>> programs;
   std::istringstream readme(source_file("README.md").text);
   std::string line;
   while (std::getline(readme, line) && line != heading) {
   }
-  while (std::getline(readme, line) && line != "```cpp") {
+  while (std::getline(readme, line) && !line.starts_with("## ")) {
+    if (line != "```cpp") continue;
+    programs.emplace_back();
+    while (std::getline(readme, line) && line != "```")
+      if (const std::string code = code_of(line); !code.empty()) programs.back().push_back(code);
   }
-  std::set<std::string> shown;
-  for (; std::getline(readme, line) && line != "```"; shown.insert(code_of(line)))
-    EXPECT_TRUE(lines.contains(code_of(line))) << line;
-  EXPECT_GT(shown.size(), 8U);
+  return programs;
+}
+
+TEST(ProjectReadme, ShowsEssentialsOnFirstScreen) {
+  std::istringstream lines(source_file("README.md").text);
+  std::string screen, line;
+  for (int count = 0; count < 60 && std::getline(lines, line); ++count) screen += line + "\n";
+  EXPECT_THAT(screen, testing::HasSubstr("\n./dev train"));
+  EXPECT_THAT(screen, testing::HasSubstr("\n./dev test"));
+  EXPECT_THAT(screen, testing::HasSubstr("](docs/images/zb1p.svg)\n"));
+  EXPECT_THAT(screen, testing::HasSubstr("`./dev bench runtime` |\n"));
+  EXPECT_THAT(screen, testing::HasSubstr("**Status.**"));
+  const std::size_t program = screen.find("\n```cpp\n");
+  ASSERT_NE(program, std::string::npos);
+  EXPECT_NE(screen.find("\n```\n", program), std::string::npos) << "the program ends below the screen";
+  const auto programs = readme_programs("# Penstock");
+  ASSERT_EQ(programs.size(), 1U);
+  EXPECT_LE(programs[0].size(), 12U);
+}
+
+// Expects each line of the programs after `heading` to be a line of one of the examples.
+void expect_examples(const std::string& heading, const std::vector<std::string>& examples) {
+  std::set<std::string> known;
+  for (const std::string& example : examples) {
+    std::istringstream program(source_file("examples/" + example).text);
+    for (std::string line; std::getline(program, line);) known.insert(code_of(line));
+  }
+  const auto programs = readme_programs(heading);
+  ASSERT_FALSE(programs.empty()) << heading;
+  for (const auto& program : programs)
+    for (const std::string& line : program) EXPECT_TRUE(known.contains(line)) << line;
+  EXPECT_GT(programs[0].size(), 8U);
   for (const char* include : {"#include <penstock/penstock.h>", "#include <torch/torch.h>"})
-    EXPECT_TRUE(shown.contains(include)) << heading;
+    EXPECT_THAT(programs[0], testing::Contains(include)) << heading;
 }
 
 TEST(ProjectReadme, ShowsLinesOfExamples) {
-  expect_example("# Penstock", {"mlp_pipeline.cpp", "ddp.cpp"});
-  expect_example("## I have a libtorch training loop", {"ddp.cpp"});
+  expect_examples("# Penstock", {"mlp_pipeline.cpp", "ddp.cpp"});
+  expect_examples("## I have a libtorch training loop", {"ddp.cpp", "sharded.cpp"});
 }
 
 }  // namespace

@@ -104,6 +104,12 @@ says '^penstock [0-9.]+$' inside penstock --version
 says '^0F0,0F1' inside penstock schedule 1F1B --ranks 4 --microbatches 8
 says '^1F1B +4 +57 +15\.8%' inside penstock simulate 1F1B ZB1P --ranks 4 --microbatches 16
 says '^.*ZB1P' inside penstock plan --ranks 4 --microbatches 16
+inside penstock schedule ZB1P --ranks 4 --microbatches 8 >"$debian/tmp/valid.csv"
+says '^/tmp/valid\.csv: valid: compute only, 4 ranks' inside penstock validate /tmp/valid.csv
+printf '%s\n' 0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1 1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1 \
+  >"$debian/tmp/deadlock.csv"
+refuses 'deadlock: row 1, column 4, 0SEND_F1 \(.*\) -> row 2, column 4, 1SEND_B0 \(.*\) -> row 1, column 4, 0SEND_F1$' \
+  inside penstock validate --send-mode blocking /tmp/deadlock.csv
 says '_penstock penstock$' inside bash -c 'source /usr/share/bash-completion/completions/penstock && complete -p penstock'
 inside penstock studio --output /tmp/page.html
 grep -qi '<html' "$debian/tmp/page.html" || fail "penstock studio has no page"

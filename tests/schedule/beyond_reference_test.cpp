@@ -32,7 +32,7 @@ TEST(ScheduleBeyondReference, Table1F1BMatchesExecutorAndIsValid) {
   const Verdict verdict = read_csv(theirs, CsvOptions{.microbatches = 8}).validate();
   EXPECT_FALSE(verdict.valid());
   EXPECT_THAT(to_string(verdict.findings), HasSubstr("3F8 names microbatch 8, but there are only 8"));
-  EXPECT_THAT(to_string(verdict.findings), HasSubstr("stage 3 has no F of microbatch 0"));
+  EXPECT_THAT(to_string(verdict.findings), HasSubstr("stage 3 has no F for microbatch 0"));
 }
 
 TEST(ScheduleBeyondReference, FewerMicrobatchesThanStagesWorkOrReportMinimum) {

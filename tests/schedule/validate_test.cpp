@@ -47,11 +47,11 @@ TEST(ScheduleValidate, ReportsEmptyTable) {
 
 TEST(ScheduleValidate, ReportsMissingActions) {
   EXPECT_THAT(findings("0F0,0F1,0B0\n1F0,1F1,1B0,1B1\n"),
-              ElementsAre("error: row 1: stage 0 has no B or I of microbatch 1",
-                          "error: row 1: stage 0 has no B or W of microbatch 1"));
-  EXPECT_THAT(findings("0F0,0I0\n"), ElementsAre("error: row 1: stage 0 has no B or W of microbatch 0"));
+              ElementsAre("error: row 1: stage 0 has no B or I for microbatch 1",
+                          "error: row 1: stage 0 has no B or W for microbatch 1"));
+  EXPECT_THAT(findings("0F0,0I0\n"), ElementsAre("error: row 1: stage 0 has no B or W for microbatch 0"));
   EXPECT_THAT(findings("0F0,0B0\n", {.microbatches = 9}),
-              testing::Contains("error: row 1: stage 0 has no F of microbatches 1, 2, 3, 4, 5 and 3 more"));
+              testing::Contains("error: row 1: stage 0 has no F for microbatches 1, 2, 3, 4, 5 and 3 more"));
 }
 
 TEST(ScheduleValidate, ReportsDuplicateAndMisorderedActions) {
@@ -81,9 +81,9 @@ TEST(ScheduleValidate, ReportsUnknownMicrobatches) {
 
 TEST(ScheduleValidate, ReportsUnmatchedTransfers) {
   EXPECT_THAT(findings("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
-              ElementsAre("error: row 1: stage 0 has no SEND_F to stage 1 of microbatch 0"));
+              ElementsAre("error: row 1: stage 0 has no SEND_F for microbatch 0 to stage 1"));
   EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n"),
-              ElementsAre("error: row 2: stage 1 has no SEND_B to stage 0 of microbatch 0"));
+              ElementsAre("error: row 2: stage 1 has no SEND_B for microbatch 0 to stage 0"));
   EXPECT_THAT(
       findings("0F0,1F0,0SEND_F0,1B0,0B0\n"),
       ElementsAre(

@@ -221,25 +221,25 @@ def draw(rng, inputs, op, axes, layouts):
     return sorted(found)
 
 
-def local_part(whole, placements, mesh):
+def local_shard(full, placements, mesh):
     """The local shard of this rank, sharded axis by axis like `chunk`; partial values sum to the full tensor."""
-    part = whole
+    shard = full
     for axis, name in enumerate(placements.split(",")):
         n, c = mesh.size(axis), mesh.get_local_rank(axis)
         if name[0] == "S":
             dim = int(name[1:])
-            step = -(-part.size(dim) // n)
-            begin = min(step * c, part.size(dim))
-            part = part.narrow(dim, begin, min(step, part.size(dim) - begin))
+            step = -(-shard.size(dim) // n)
+            begin = min(step * c, shard.size(dim))
+            shard = shard.narrow(dim, begin, min(step, shard.size(dim) - begin))
         elif name in ("P", "Pavg"):
-            part = part - (n - 1) if c == 0 else torch.ones_like(part)
+            shard = shard - (n - 1) if c == 0 else torch.ones_like(shard)
             if name == "Pavg":
-                part = part * n
+                shard = shard * n
         elif name == "Pmax":
-            part = part if c == n - 1 else part - 2
+            shard = shard if c == n - 1 else shard - 2
         elif name == "Pmin":
-            part = part if c == n - 1 else part + 2
-    return part.clone(memory_format=torch.contiguous_format)
+            shard = shard if c == n - 1 else shard + 2
+    return shard.clone(memory_format=torch.contiguous_format)
 
 
 # ---- calls
@@ -336,34 +336,34 @@ class Rank:
 
     def one_layout(self, mesh, op, specs, args, exact, dense, wanted, want_grads, layout):
         from torch.distributed.tensor import DTensor, Replicate
-        places = layout.split(" ")
+        placements = layout.split(" ")
         leaves = []
-        for k, (kind, whole) in enumerate(zip(specs, dense)):
-            part = local_part(whole.detach(), places[k], mesh)
-            leaf = DTensor.from_local(part, mesh, [placement(p) for p in places[k].split(",")], run_check=False,
-                                      shape=whole.shape, stride=whole.contiguous().stride())
+        for k, (kind, full) in enumerate(zip(specs, dense)):
+            shard = local_shard(full.detach(), placements[k], mesh)
+            leaf = DTensor.from_local(shard, mesh, [placement(p) for p in placements[k].split(",")], run_check=False,
+                                      shape=full.shape, stride=full.contiguous().stride())
             leaves.append(leaf.requires_grad_(has_gradient(kind)))
         results = call(op, leaves, args)
         if op == "redistribute":
-            results = [results[0].redistribute(mesh, [placement(p) for p in places[1].split(",")])]
+            results = [results[0].redistribute(mesh, [placement(p) for p in placements[1].split(",")])]
         names = [text_of(r.placements) if isinstance(r, DTensor) else None for r in results]
         if None in names:
             return "other", None
         locals_ = [r.detach().to_local().contiguous() for r in results]
         # Only once: a masked partial value loses its mask when it is reduced.
-        wholes = [r.redistribute(mesh, [Replicate()] * mesh.ndim).to_local() for r in results]
-        fulls = [w.detach() for w in wholes]
+        gathered = [r.redistribute(mesh, [Replicate()] * mesh.ndim).to_local() for r in results]
+        fulls = [g.detach() for g in gathered]
         good = all(close(f, w, False) for f, w in zip(fulls, wanted))
         rounded = not all(close(f, w, exact) for f, w in zip(fulls, wanted))  # a third of a number, for example
-        backward(wholes)
+        backward(gathered)
         for leaf, want in zip(leaves, want_grads):
             if want is not None:
                 good = good and leaf.grad is not None and close(leaf.grad.full_tensor(), want, False)
-        parts = []
-        for name, part in zip(names, locals_):
+        shards = []
+        for name, shard in zip(names, locals_):
             unknown = rounded or "P" in name
-            parts.append(f"{shape_text(part)}:{'-' if unknown else checksum(part, exact)}")
-        return ("fine" if good else "differs"), (names, parts)
+            shards.append(f"{shape_text(shard)}:{'-' if unknown else checksum(shard, exact)}")
+        return ("fine" if good else "differs"), (names, shards)
 
     def everywhere(self, name, shape, run):
         """The outcome on each rank of the mesh. A rank that raises leaves the others waiting, so groups are then

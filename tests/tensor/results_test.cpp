@@ -141,6 +141,43 @@ TEST(TensorReplicas, ReportDifferentReplicas) {
   });
 }
 
+// `orthogonal_` draws a plain tensor, also for a distributed one. The ranks are threads that draw from one
+// generator, so their numbers differ.
+TEST(TensorReplicas, ReportOrthogonalValuesThatDiffer) {
+  on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
+    const at::NoGradGuard no_grad;
+    for (const tensor::AxisPlacement& placement :
+         {tensor::AxisPlacement(value::Replicate()), tensor::AxisPlacement(tensor::Shard(0))}) {
+      const at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {placement});
+      EXPECT_THROW(torch::nn::init::orthogonal_(weight), UsageError);
+      EXPECT_EQ(full_copy(weight).abs().max().item<float>(), 0) << "the check follows the copy";
+    }
+    // One rank after the other seeds the generator and draws.
+    const auto orthogonal = [&](std::int64_t seed) {
+      const at::Tensor plain = at::zeros({4, 4});
+      for (std::int64_t rank = 0; rank < 2; ++rank) {
+        if (mesh.coordinate(0) == rank) {
+          torch::manual_seed(static_cast<std::uint64_t>(seed));
+          torch::nn::init::orthogonal_(plain);
+        }
+        mesh.all().barrier();
+      }
+      return plain;
+    };
+    const at::Tensor different = orthogonal(1 + mesh.coordinate(0)), same = orthogonal(1);
+    EXPECT_THROW(check_replicas(different, mesh), UsageError);
+    EXPECT_THROW(tensor::check_replicas(distribute_tensor(different, mesh, {value::Replicate()}, false)),
+                 UsageError);
+    // A broadcast makes the replicas equal.
+    EXPECT_NO_THROW(tensor::check_replicas(distribute_tensor(different, mesh, {value::Replicate()})));
+    EXPECT_NO_THROW(check_replicas(same, mesh));
+    at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {tensor::Shard(0)});
+    weight.copy_(same);
+    const at::Tensor full = full_copy(weight);
+    EXPECT_LT(difference(full.mm(full.t()), at::eye(4)), 1e-5);
+  });
+}
+
 TEST(TensorSizes, MismatchIsRejectedOnEveryRank) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     const auto d = [&](Shape sizes, std::int64_t dim) {

@@ -297,6 +297,24 @@ TEST(TensorViews, DiagonalAndUnfoldKeepShardsOfOtherDims) {
   });
 }
 
+TEST(TensorViews, PointwiseResultsOfChannelsLastHaveDenseStrides) {
+  // A dim of one element: libtorch treats the tensor as channels-last, although its strides are others.
+  const auto view = [](const at::Tensor& t) { return t.mT().unfold(-2, 1, 1); };
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> functions{
+      [](const at::Tensor& t) { return t + t; }, [](const at::Tensor& t) { return t.relu(); },
+      [](const at::Tensor& t) { return t.clone() * 2 + t; }};
+  on_mesh({2}, [&](const tensor::DeviceMesh& mesh) {
+    const at::Tensor dense = numbers({2, 2, 2}, 1);
+    const at::Tensor sharded = distribute_tensor(dense, mesh, {tensor::Shard(2)}, false);
+    for (const auto& function : functions) {
+      const at::Tensor want = function(view(dense)), got = function(view(sharded));
+      EXPECT_EQ(got.strides(), want.strides());
+      EXPECT_EQ(at::stack({got, got}, -2).strides(), at::stack({want, want}, -2).strides());
+      EXPECT_TRUE(at::equal(tensor::full_tensor(got), want));
+    }
+  });
+}
+
 TEST(TensorViews, ContiguousOfTransposedTensorIsContiguous) {
   on_mesh({4}, [](const tensor::DeviceMesh& mesh) {
     // One column per rank: the strides of the tensor cannot be derived from its shard.

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <numbers>
 
 namespace penstock::train {
@@ -165,6 +166,33 @@ TEST(TrainRunOptions, RejectInvalidCombinations) {
   check(options);
   options.steps = 0;
   EXPECT_THROW(check(options), UsageError);
+}
+
+TEST(TrainRunOptions, RejectInvalidHyperparameters) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto rejects = [](auto&& change, const std::string& name) {
+    RunOptions options;
+    change(options);
+    EXPECT_THAT([&] { check(options); },
+                testing::ThrowsMessage<UsageError>(testing::StartsWith(name + " must be")));
+  };
+  for (const double beta : {-0.1, 1.0, nan}) {
+    rejects([&](RunOptions& o) { o.optimizer.beta1 = beta; }, "optimizer.beta1");
+    rejects([&](RunOptions& o) { o.optimizer.beta2 = beta; }, "optimizer.beta2");
+  }
+  for (const double negative : {-1e-9, nan}) {
+    rejects([&](RunOptions& o) { o.optimizer.epsilon = negative; }, "optimizer.epsilon");
+    rejects([&](RunOptions& o) { o.optimizer.weight_decay = negative; }, "optimizer.weight_decay");
+    rejects([&](RunOptions& o) { o.optimizer.momentum = negative; }, "optimizer.momentum");
+    rejects([&](RunOptions& o) { o.learning_rate.peak = negative; }, "learning_rate.peak");
+    rejects([&](RunOptions& o) { o.learning_rate.final_fraction = negative; },
+            "learning_rate.final_fraction");
+  }
+  rejects([](RunOptions& o) { o.learning_rate.final_fraction = 1.1; }, "learning_rate.final_fraction");
+  RunOptions limits;
+  limits.learning_rate.final_fraction = 1;
+  limits.optimizer.beta1 = limits.optimizer.beta2 = limits.optimizer.epsilon = 0;
+  check(limits);
 }
 
 }  // namespace

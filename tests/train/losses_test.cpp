@@ -253,7 +253,20 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
            {Topology{{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
             Topology{{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}},
             Topology{{.pp = 1, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
-            Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 2}}) {
+            Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 2},
+            Topology{{.pp = 1, .tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+            Topology{{.pp = 2, .tp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}},
+            Topology{{.pp = 1,
+            .dp = 2,
+            .sharding = Sharding::Full,
+            .schedule = ScheduleKind::GPipe,
+            .microbatches = 1}},
+            Topology{{.pp = 2,
+            .tp = 2,
+            .dp = 2,
+            .sharding = Sharding::Full,
+            .schedule = ScheduleKind::OneFOneB,
+            .microbatches = 1}}}) {
         const std::int64_t rows = batch / topology.parallel.dp / topology.accumulate;
         const bool fits = model == "fixed" ? rows == 4 * topology.parallel.microbatches
                                            : rows >= 2 * topology.parallel.microbatches;

@@ -102,15 +102,19 @@ class Site:
                 f"\n![{name}]({picture})\n"
             )
         self.write("gallery.md", text)
+        self.below_title("schedules.md", "The [gallery](gallery.md) has a picture of every schedule.")
+
+    def below_title(self, name, line):
+        path = self.pages / name
+        title, text = path.read_text().split("\n", 1)
+        path.write_text(f"{title}\n\n{line}\n{text}")
 
     def playground(self, page):
         """The playground itself, with a link from the page that describes it."""
         target = self.pages / "play" / "index.html"
         target.parent.mkdir(parents=True)
         shutil.copy(page, target)
-        path = self.pages / "playground.md"
-        title, text = path.read_text().split("\n", 1)
-        path.write_text(f"{title}\n\n[Open the playground](play/index.html){{ .md-button .md-button--primary target=_blank }}\n{text}")
+        self.below_title("playground.md", "[Open the playground](play/index.html){ .md-button .md-button--primary target=_blank }")
 
     def decisions(self):
         """The list of design decisions."""

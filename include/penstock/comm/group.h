@@ -44,8 +44,8 @@ class Group {
   Rank global_rank(int member) const;
 
   //! Splits the group into one group per color. Members are ordered by key, then by their rank in this group.
-  //! A rank with a negative color joins no group and gets nullopt. Every rank of this group must call it.
-  std::optional<Group> split(int color, int key = 0) const;
+  //! A rank without a color joins no group and gets nullopt. Every rank of this group must call it.
+  std::optional<Group> split(std::optional<int> color, int key = 0) const;
   //! Returns the group of the given members, or nullopt if this rank is not one of them. Every rank of this
   //! group must call it with the same list.
   std::optional<Group> subgroup(const std::vector<int>& members) const;

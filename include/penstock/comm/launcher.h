@@ -24,12 +24,12 @@ enum class OutputStream { Out, Err };
 
 //! What to start, on which nodes, and how to report on it.
 struct LaunchOptions {
-  std::vector<std::string> command;  //!< program and arguments
-  int ranks = 1;                     //!< on this node
-  int nodes = 1;                     //!< number of nodes; each runs its own launcher
-  int node_rank = 0;                 //!< of this node
-  std::string host = "127.0.0.1";    //!< address at which the launcher of node 0 hosts the store
-  std::uint16_t port = 0;            //!< 0: any free port (one node only)
+  std::vector<std::string> command;   //!< program and arguments
+  int ranks = 1;                      //!< on this node
+  int nodes = 1;                      //!< number of nodes; each runs its own launcher
+  int node_rank = 0;                  //!< of this node
+  std::string host = "127.0.0.1";     //!< address at which the launcher of node 0 hosts the store
+  std::optional<std::uint16_t> port;  //!< nullopt: any free port (one node only)
   //! For several nodes: a file of at least 16 bytes, identical on every node, from which the job secret is
   //! derived. If unset, node 0 generates a secret and distributes it through its store.
   std::optional<std::filesystem::path> token_file;

@@ -59,8 +59,8 @@ struct Value {
   ValueType type = ValueType::Tensor;
   std::optional<ValueMeta> meta;
   std::string expression;  //!< of a symbolic scalar
-  //! Values with the same storage number may share memory; -1 for scalars.
-  std::int32_t storage = -1;
+  //! Values with the same storage number may share memory; nullopt for scalars.
+  std::optional<std::int32_t> storage;
 };
 
 //! An argument of a node: a constant, a value, or a list with at least one value.

@@ -28,7 +28,8 @@ namespace penstock::pipe {
 //! Returns the tensors of the slots, in slot order.
 using TensorSource = std::function<std::vector<at::Tensor>(const std::vector<graph::Slot>& slots)>;
 
-//! What balanced stages have in common: bytes of parameters, estimated operations or measured time.
+//! The quantity that `Balanced` equalizes over stages: bytes of parameters, estimated operations or measured
+//! time.
 enum class BalanceBy { Parameters, Flops, MeasuredTime };
 //! `params`, `flops` or `time`: the names on the command line.
 std::string_view to_string(BalanceBy by);

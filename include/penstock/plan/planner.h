@@ -4,6 +4,7 @@
 #pragma once
 
 #include <penstock/plan/costs.h>
+#include <penstock/plan/schedule_choice.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/schedule.h>
 
@@ -22,7 +23,7 @@ struct PlanOptions {
   std::optional<int>
       measured_microbatches;  //!< that the costs refer to; default: the first of `microbatches`
   std::vector<int> stages_per_rank{1, 2, 3, 4};
-  std::vector<std::string> schedules;  //!< names to try; empty: all and Auto
+  std::vector<ScheduleChoice> schedules;  //!< to try; empty: all with a backward pass, and AutoSchedule
   std::optional<std::uint64_t> memory_cap;
   bool recomputation = true;  //!< also try recomputation
   schedule::SendMode send_mode = schedule::SendMode::Buffered;
@@ -43,7 +44,7 @@ enum class PlanVerdict { Best, Slower, DoesNotFit, Impossible };
 
 //! One candidate with its predicted time and memory.
 struct Plan {
-  std::string schedule;
+  ScheduleChoice schedule;
   int stages_per_rank = 1;
   int microbatches = 1;
   bool recompute = false;

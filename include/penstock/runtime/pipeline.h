@@ -199,8 +199,8 @@ class PipelineSchedule {
   PipelineSchedule(std::vector<PipelineStage> stages, const schedule::Schedule& schedule,
                    PipelineOptions options = {});
   //! Takes a validated program, for example from a file. Its skip edges must match those of the options. If
-  //! it was validated for another send mode than that of the group, it is validated again, and a program that
-  //! is not safe throws ScheduleError.
+  //! it was validated for a send mode other than the group's, it is validated again, and a program that is
+  //! not safe throws ScheduleError.
   PipelineSchedule(std::vector<PipelineStage> stages, schedule::Program program,
                    PipelineOptions options = {});
 

@@ -2,6 +2,7 @@
 // set them directly.
 #pragma once
 
+#include <penstock/plan/schedule_choice.h>
 #include <penstock/schedule/generate.h>
 
 #include <cstdint>
@@ -41,18 +42,10 @@ std::string_view to_string(Precision precision);
 std::string_view to_string(NanPolicy policy);
 std::string_view to_string(StoragePolicy policy);
 
-//! Generates the schedule from costs that the run measures in its first steps.
-struct AutoSchedule {
-  friend bool operator==(const AutoSchedule&, const AutoSchedule&) = default;
-};
-
-//! A built-in schedule, or one that the run generates.
-using ScheduleChoice = std::variant<schedule::ScheduleKind, AutoSchedule>;
-
-//! The name of the schedule, or `auto`.
-std::string to_string(const ScheduleChoice& choice);
-//! Case-insensitive. Throws a UsageError that lists the known names.
-ScheduleChoice parse_schedule_choice(std::string_view name);
+// A run generates an AutoSchedule from costs that it measures in its first steps.
+using plan::AutoSchedule;
+using plan::parse_schedule_choice;
+using plan::ScheduleChoice;
 
 //! How the model is distributed over ranks. In the order of world ranks, the tensor-parallel rank varies
 //! fastest, then the replica, then the pipeline rank.

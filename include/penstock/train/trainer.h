@@ -74,8 +74,8 @@ using StageModules = std::map<StageId, std::shared_ptr<runtime::StageModule>>;
 
 //! The state of a rank when its hook is called. Valid during the call.
 struct RankState {
-  std::int64_t step;           //!< from 1; 0 during setup
-  const StageModules& stages;  //!< of this rank; empty before they are built
+  std::optional<std::int64_t> step;  //!< from 1; nullopt during setup
+  const StageModules& stages;        //!< of this rank; empty before they are built
 };
 
 //! Follows one rank of a run, for progress displays and tests. Calls come from the thread that runs the step.

@@ -1,6 +1,8 @@
 // The byte reader and writer.
 #include "base/io/bytes.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <cstring>
@@ -70,8 +72,7 @@ std::string ByteReader::text() {
 
 std::span<const std::uint8_t> ByteReader::raw(std::uint64_t size) {
   if (size > remaining()) {
-    fail("the message is truncated: expected " + std::to_string(size) + " bytes, but only " +
-         std::to_string(remaining()) + " are left");
+    fail(str_cat("the message is truncated: expected ", size, " bytes, but only ", remaining(), " are left"));
   }
   const auto bytes = bytes_.subspan(at_, size);
   at_ += size;
@@ -80,17 +81,16 @@ std::span<const std::uint8_t> ByteReader::raw(std::uint64_t size) {
 
 std::size_t ByteReader::count(std::size_t item_size) {
   const std::uint64_t number = unsigned_int();
-  if (number > remaining() / item_size)
-    fail("the message is too short for " + std::to_string(number) + " items");
+  if (number > remaining() / item_size) fail(str_cat("the message is too short for ", number, " items"));
   return number;
 }
 
 void ByteReader::expect_end() {
-  if (remaining() != 0) fail(std::to_string(remaining()) + " extra bytes at the end");
+  if (remaining() != 0) fail(str_cat(remaining(), " extra bytes at the end"));
 }
 
 void ByteReader::fail(const std::string& message) const {
-  throw ParseError("byte " + std::to_string(at_) + " of " + std::to_string(bytes_.size()) + ": " + message);
+  throw ParseError(str_cat("byte ", at_, " of ", bytes_.size(), ": ", message));
 }
 
 }  // namespace penstock

@@ -2,6 +2,8 @@
 // allocates memory and terminates the process if the allocation fails.
 #include "base/io/json_reader.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <nlohmann/json.hpp>
@@ -29,7 +31,7 @@ std::string problem_text(std::size_t position, std::string_view library_text) {
   if (library_text.starts_with(position_follows)) {
     library_text.remove_prefix(position_follows.size());
   } else {
-    text += "byte " + std::to_string(position) + ": ";
+    text += str_cat("byte ", position, ": ");
   }
   // The library quotes the offending token, which may have any length.
   return text.append(library_text.substr(0, 300));
@@ -101,7 +103,7 @@ class Events final : public nlohmann::json_sax<Library> {
  private:
   void enter() {
     if (++depth_ > kMaxJsonDepth)
-      handler_.refuse("lists and objects are nested deeper than " + std::to_string(kMaxJsonDepth));
+      handler_.refuse(str_cat("lists and objects are nested deeper than ", kMaxJsonDepth));
   }
 
   JsonHandler& handler_;

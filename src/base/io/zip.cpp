@@ -55,9 +55,9 @@ void ZipFile::read_at(std::uint64_t offset, std::span<std::uint8_t> target) cons
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_storage_error("read", path_, errno);
     if (got == 0)
-      throw_storage_error("read", path_, EIO,
-                          "it ends at byte " + std::to_string(offset) + " but had " + std::to_string(size_) +
-                              " bytes when it was opened");
+      throw_storage_error(
+          "read", path_, EIO,
+          str_cat("it ends at byte ", offset, " but had ", size_, " bytes when it was opened"));
     offset += static_cast<std::uint64_t>(got);
     target = target.subspan(static_cast<std::size_t>(got));
   }
@@ -109,13 +109,13 @@ void ZipFile::read_directory(const Directory& directory) {
   std::size_t at = 0;
   for (std::uint64_t i = 0; i < directory.count; ++i) {
     if (table.size() - at < kEntrySize || number_at<std::uint32_t>(table, at) != kEntryMark) {
-      fail("entry " + std::to_string(i) + " of the directory is damaged");
+      fail(str_cat("entry ", i, " of the directory is damaged"));
     }
     const std::size_t name_size = number_at<std::uint16_t>(table, at + 28);
     const std::size_t extra_size = number_at<std::uint16_t>(table, at + 30);
     const std::size_t comment_size = number_at<std::uint16_t>(table, at + 32);
     if (table.size() - at - kEntrySize < name_size + extra_size + comment_size) {
-      fail("entry " + std::to_string(i) + " of the directory is truncated");
+      fail(str_cat("entry ", i, " of the directory is truncated"));
     }
     Record record{.offset = number_at<std::uint32_t>(table, at + 42),
                   .size = number_at<std::uint32_t>(table, at + 24),

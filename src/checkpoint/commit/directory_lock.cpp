@@ -33,8 +33,7 @@ std::string holder_text() {
   ::gmtime_r(&now, &parts);
   std::array<char, 40> time{};
   std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return "process " + std::to_string(::getpid()) + " on " + host.data() + ", started at " + time.data() +
-         "\n";
+  return str_cat("process ", ::getpid(), " on ", host.data(), ", started at ", time.data(), "\n");
 }
 
 //! Returns the description of the holder. The content is not trusted and is shown on one line.

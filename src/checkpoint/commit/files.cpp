@@ -131,9 +131,9 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> target) const
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_storage_error("read", path_, errno);
     if (got == 0)
-      throw_storage_error("read", path_, EIO,
-                          "it ends at byte " + std::to_string(offset) + " but had " + std::to_string(size_) +
-                              " bytes when it was opened");
+      throw_storage_error(
+          "read", path_, EIO,
+          str_cat("it ends at byte ", offset, " but had ", size_, " bytes when it was opened"));
     offset += static_cast<std::uint64_t>(got);
     target = target.subspan(static_cast<std::size_t>(got));
   }

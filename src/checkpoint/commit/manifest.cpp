@@ -90,8 +90,7 @@ StoredTensor::StoredPiece read_piece(const JsonValue& value, const StoredTensor&
                                      const std::string& where) {
   StoredTensor::StoredPiece piece;
   const std::int64_t file = integer_at(field(value, "file", where), where);
-  if (file < 0 || static_cast<std::size_t>(file) >= files)
-    fail_at(where, "there is no file " + std::to_string(file));
+  if (file < 0 || static_cast<std::size_t>(file) >= files) fail_at(where, str_cat("there is no file ", file));
   piece.file = static_cast<std::size_t>(file);
   piece.key = string_at(field(value, "key", where), where);
   piece.crc32c = crc_at(field(value, "crc32c", where), where);
@@ -132,8 +131,8 @@ StoredTensor read_tensor(const JsonValue& value, std::size_t files, const std::s
     parts.push_back(tensor.pieces.back().region);
   }
   const std::optional<std::int64_t> count = uncovered(tensor.shape, parts);
-  if (!count) fail_at(here, std::to_string(parts.size()) + " pieces overlap in too many ways to be checked");
-  if (*count > 0) fail_at(here, std::to_string(*count) + " of its elements are in no file");
+  if (!count) fail_at(here, str_cat(parts.size(), " pieces overlap in too many ways to be checked"));
+  if (*count > 0) fail_at(here, str_cat(*count, " of its elements are in no file"));
   return tensor;
 }
 
@@ -181,7 +180,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   const JsonValue json = parse_json(bytes_of(content), where);
   if (string_at(field(json, "format", where), where) != kFormatName) fail_at(where, "unknown format");
   if (const auto version = integer_at(field(json, "version", where), where); version != kFormatVersion) {
-    fail_at(where, "version " + std::to_string(version) + " of the format is not supported");
+    fail_at(where, str_cat("version ", version, " of the format is not supported"));
   }
   Manifest manifest{.step = integer_at(field(json, "step", where), where)};
   if (manifest.step < 0) fail_at(where, "the step is negative");

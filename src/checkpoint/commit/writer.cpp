@@ -131,9 +131,8 @@ struct CheckpointWriter::Impl {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       if (all[rank].error.empty()) continue;
       if (is_first()) outcome_of([&](Outcome&) { files.remove(paths.incomplete); });
-      throw StorageError("the checkpoint " + quote(paths.complete, 200) + " was not written (rank " +
-                             std::to_string(group.global_rank(static_cast<int>(rank)).value) +
-                             "): " + all[rank].error,
+      throw StorageError(str_cat("the checkpoint ", quote(paths.complete, 200), " was not written (rank ",
+                                 group.global_rank(static_cast<int>(rank)).value, "): ", all[rank].error),
                          all[rank].code);
     }
     return all;
@@ -230,7 +229,7 @@ std::unique_ptr<CheckpointWriter::Impl> Access::make_impl(const std::filesystem:
                                  .lock = DirectoryLock(directory)});
   if (directory.empty()) throw UsageError("a checkpoint needs a directory");
   if (options.keep.value_or(1) < 1)
-    throw UsageError("a checkpoint writer cannot keep " + std::to_string(*options.keep) + " checkpoints", {},
+    throw UsageError(str_cat("a checkpoint writer cannot keep ", *options.keep, " checkpoints"), {},
                      "set `keep` to at least 1, or to nullopt to keep all");
   impl->try_directory();
   return impl;
@@ -255,7 +254,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, const Notes& notes) {
-  if (step < 0) throw UsageError("a checkpoint cannot have step " + std::to_string(step));
+  if (step < 0) throw UsageError(str_cat("a checkpoint cannot have step ", step));
   wait();
   const std::vector<Piece> pieces = local_pieces(given);
   Impl& impl = *impl_;

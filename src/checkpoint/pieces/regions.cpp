@@ -1,6 +1,8 @@
 // Arithmetic of regions.
 #include "checkpoint/pieces/regions.h"
 
+#include "base/text.h"
+
 #include <algorithm>
 
 namespace penstock::checkpoint {
@@ -138,7 +140,7 @@ std::int64_t numel_of(const Region& part, std::span<const std::int64_t> shape) {
 
 std::string to_string(const Region& part) {
   if (const auto* range = std::get_if<FlatRange>(&part)) {
-    return "[flat " + std::to_string(range->begin) + ":" + std::to_string(range->end) + "]";
+    return str_cat("[flat ", range->begin, ":", range->end, "]");
   }
   if (const auto* box_range = std::get_if<BoxRange>(&part))
     return to_string(box_range->box) + to_string(FlatRange{box_range->begin, box_range->end});
@@ -146,8 +148,7 @@ std::string to_string(const Region& part) {
   if (box == nullptr) return "[:]";
   std::string text = "[";
   for (std::size_t d = 0; d < box->offsets.size() && d < box->lengths.size(); ++d) {
-    text += (d > 0 ? ", " : "") + std::to_string(box->offsets[d]) + ":" +
-            std::to_string(box->offsets[d] + box->lengths[d]);
+    text += str_cat((d > 0 ? ", " : ""), box->offsets[d], ":", box->offsets[d] + box->lengths[d]);
   }
   return text + "]";
 }

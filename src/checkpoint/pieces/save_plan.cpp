@@ -100,15 +100,15 @@ void gather(const std::string& description, int rank, Tensors& tensors, std::vec
     const Described piece = read_description(reader);
     const std::string title = tensor_title(piece.name, piece.state);
     if (!piece.problem.empty()) {
-      problems.push_back(title + " (rank " + std::to_string(rank) + "): " + piece.problem);
+      problems.push_back(str_cat(title, " (rank ", rank, "): ", piece.problem));
       continue;
     }
     const auto [it, fresh] = tensors.try_emplace({piece.name, piece.state}, Gathered{piece, rank, {}});
     Gathered& tensor = it->second;
     if (tensor.what.shape != piece.shape || tensor.what.dtype != piece.dtype ||
         tensor.what.kind != piece.kind) {
-      problems.push_back(title + ": ranks " + std::to_string(tensor.rank) + " and " + std::to_string(rank) +
-                         " differ in its shape, dtype or kind");
+      problems.push_back(
+          str_cat(title, ": ranks ", tensor.rank, " and ", rank, " differ in its shape, dtype or kind"));
       continue;
     }
     for (const std::string& alias : piece.aliases) {
@@ -187,11 +187,11 @@ SavePlan plan_save(const std::vector<std::string>& descriptions) {
     }
     const std::optional<std::int64_t> count = uncovered(what.shape, parts);
     if (!count) {
-      problems.push_back(tensor_title(what.name, what.state) + ": " + std::to_string(parts.size()) +
-                         " pieces overlap in too many ways to be checked");
+      problems.push_back(str_cat(tensor_title(what.name, what.state), ": ", parts.size(),
+                                 " pieces overlap in too many ways to be checked"));
     } else if (*count > 0) {
-      problems.push_back(tensor_title(what.name, what.state) + ": no rank has " + std::to_string(*count) +
-                         " of its " + std::to_string(numel_of(what.shape)) + " elements");
+      problems.push_back(str_cat(tensor_title(what.name, what.state), ": no rank has ", *count, " of its ",
+                                 numel_of(what.shape), " elements"));
     }
     plan.tensors.push_back(std::move(tensor));
   }

@@ -87,7 +87,7 @@ class HeaderReader final : public JsonHandler {
   void unsigned_integer(std::uint64_t number) override {
     if (state_ == State::Sizes) {
       if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        fail(where_, tensor() + " has a size of " + std::to_string(number) + ", which exceeds 2^63-1");
+        fail(where_, str_cat(tensor(), " has a size of ", number, ", which exceeds 2^63-1"));
       }
       if (entry().shape.size() == kMaxDims) fail(where_, tensor() + " has too many dims");
       entry().shape.push_back(static_cast<std::int64_t>(number));
@@ -167,17 +167,14 @@ void check_offsets(const SafetensorsHeader& header, std::uint64_t data_size, con
   std::uint64_t next = 0;
   for (const SafetensorsEntry& entry : header.entries) {
     const std::string tensor = "tensor " + quote(entry.name, 200);
-    const std::string location =
-        " lies at bytes " + std::to_string(entry.begin) + " to " + std::to_string(entry.end);
+    const std::string location = str_cat(" lies at bytes ", entry.begin, " to ", entry.end);
     if (entry.end < entry.begin || entry.end > data_size) {
-      fail(where,
-           tensor + location + ", but the file has only " + std::to_string(data_size) + " bytes of data");
+      fail(where, str_cat(tensor, location, ", but the file has only ", data_size, " bytes of data"));
     }
     if (entry.begin < next)
-      fail(where,
-           tensor + location + " and overlaps the previous one, which ends at " + std::to_string(next));
+      fail(where, str_cat(tensor, location, " and overlaps the previous one, which ends at ", next));
     if (entry.begin > next)
-      fail(where, tensor + location + " and leaves a gap: the previous one ends at " + std::to_string(next));
+      fail(where, str_cat(tensor, location, " and leaves a gap: the previous one ends at ", next));
     const auto wanted = checked_nbytes(entry.shape, entry.dtype);
     if (!wanted || *wanted != entry.nbytes()) {
       fail(where, tensor + location + ", which does not match its dtype and shape");
@@ -185,8 +182,7 @@ void check_offsets(const SafetensorsHeader& header, std::uint64_t data_size, con
     next = entry.end;
   }
   if (next != data_size) {
-    fail(where,
-         "the tensors end at byte " + std::to_string(next) + ", the file has " + std::to_string(data_size));
+    fail(where, str_cat("the tensors end at byte ", next, ", the file has ", data_size));
   }
 }
 
@@ -218,10 +214,10 @@ std::uint64_t safetensors_header_length(std::span<const std::uint8_t> prefix, st
   for (std::size_t i = 0; i < kSafetensorsPrefix; ++i)
     length |= static_cast<std::uint64_t>(prefix[i]) << (8 * i);
   if (length > kMaxSafetensorsHeader) {
-    fail(where, "a header of " + std::to_string(length) + " bytes is longer than the format allows");
+    fail(where, str_cat("a header of ", length, " bytes is longer than the format allows"));
   }
   if (length > file_size - kSafetensorsPrefix) {
-    fail(where, "the header of " + std::to_string(length) + " bytes extends beyond the end of the file");
+    fail(where, str_cat("the header of ", length, " bytes extends beyond the end of the file"));
   }
   return length;
 }

@@ -33,8 +33,7 @@ void check_bools(at::ScalarType dtype, std::span<const std::uint8_t> bytes, cons
   if (dtype != at::kBool) return;
   const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::uint8_t byte) { return byte > 1; });
   if (bad == bytes.end()) return;
-  throw ParseError(where + " has dtype bool, but its element " + std::to_string(bad - bytes.begin()) +
-                   " is " + std::to_string(*bad));
+  throw ParseError(str_cat(where, " has dtype bool, but its element ", bad - bytes.begin(), " is ", *bad));
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : impl_(std::make_shared<Impl>(path)) {
@@ -80,9 +79,9 @@ const SafetensorsEntry& SafetensorsFile::entry(const std::string& name) const {
 void SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t offset,
                            std::span<std::uint8_t> target) const {
   if (offset > entry.nbytes() || target.size() > entry.nbytes() - offset) {
-    throw UsageError("tensor " + quote(entry.name, 200) + " of " + quote(path().string(), 200) + " has " +
-                     std::to_string(entry.nbytes()) + " bytes; cannot read " + std::to_string(target.size()) +
-                     " bytes at offset " + std::to_string(offset));
+    throw UsageError(str_cat("tensor ", quote(entry.name, 200), " of ", quote(path().string(), 200), " has ",
+                             entry.nbytes(), " bytes; cannot read ", target.size(), " bytes at offset ",
+                             offset));
   }
   impl_->file.read(impl_->data + entry.begin + offset, target);
 }

@@ -32,7 +32,7 @@ void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
 void replace_safetensors(const std::string& path, std::vector<SafetensorsEntry> entries,
                          const std::function<at::Tensor(const std::string& name)>& tensor_of,
                          const SafetensorsMetadata& metadata) {
-  const std::string temporary = path + ".writing-" + std::to_string(::getpid());
+  const std::string temporary = str_cat(path, ".writing-", ::getpid());
   try {
     const auto file = disk().create(temporary);
     write_safetensors(*file, std::move(entries), tensor_of, metadata);

@@ -1,6 +1,7 @@
 // File descriptor limits: raising, checking, counting.
 #include "comm/failure/descriptor_limit.h"
 
+#include "base/text.h"
 #include "comm/failure/sockets.h"
 
 #include <penstock/base/error.h>
@@ -52,9 +53,8 @@ void require_descriptors(int count, const std::string& purpose) {
   if (open < 0 && errno != EMFILE) return;  // without /proc the number is unknown
   const long used = open < 0 ? most : open;
   if (used + count <= most) return;
-  throw CommError("too few file descriptors for " + purpose + ": " + std::to_string(count) +
-                      " more are needed, " + std::to_string(used) + " are open, and the limit is " +
-                      std::to_string(most),
+  throw CommError(str_cat("too few file descriptors for ", purpose, ": ", count, " more are needed, ", used,
+                          " are open, and the limit is ", most),
                   {}, "raise the limit, for example with `ulimit -n 4096`");
 }
 

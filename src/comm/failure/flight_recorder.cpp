@@ -2,6 +2,7 @@
 #include "comm/failure/flight_recorder.h"
 
 #include "base/json.h"
+#include "base/text.h"
 
 #include <chrono>
 #include <cstdlib>
@@ -78,8 +79,7 @@ void FlightRecorder::dump(const std::string& reason) {
     if (std::exchange(dumped_, true)) return;
     reason_ = reason;
   }
-  std::ofstream(std::string(directory) + "/rank" + std::to_string(rank_.value) + ".json")
-      << to_json(*this) << "\n";
+  std::ofstream(str_cat(std::string(directory), "/rank", rank_.value, ".json")) << to_json(*this) << "\n";
 }
 
 }  // namespace penstock::comm

@@ -86,10 +86,6 @@ Dump parse_dump(const std::string& text, const std::string& where) {
   return dump;
 }
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks, ", ");
-}
-
 }  // namespace
 
 std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
@@ -101,8 +97,8 @@ std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
   for (std::size_t i = 0; i < dumps.size(); ++i) {
     Dump dump;
     try {
-      dump = parse_dump(dumps[i], "flight recorder dump " + std::to_string(i + 1) + " of " +
-                                      std::to_string(dumps.size()) + " could not be read");
+      dump = parse_dump(dumps[i],
+                        str_cat("flight recorder dump ", i + 1, " of ", dumps.size(), " could not be read"));
     } catch (const ParseError& error) {
       findings.push_back(error.message());
       continue;
@@ -117,10 +113,10 @@ std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
           collective.waiting.push_back(dump.rank);
         }
       } else if (record.open) {
-        findings.push_back("rank " + std::to_string(dump.rank) + ": " + record.op +
-                           (record.op == "recv" ? " from " : " to ") + "rank " + std::to_string(record.peer) +
-                           " (tag " + std::to_string(record.tag) + ", " + format_bytes(record.bytes) +
-                           ", group " + record.group + ") did not complete");
+        findings.push_back(str_cat("rank ", dump.rank, ": ", record.op,
+                                   (record.op == "recv" ? " from " : " to "), "rank ", record.peer, " (tag ",
+                                   record.tag, ", ", format_bytes(record.bytes), ", group ", record.group,
+                                   ") did not complete"));
       }
     }
   }
@@ -129,19 +125,18 @@ std::vector<std::string> explain_flight(const std::vector<std::string>& dumps,
     for (const auto& [rank, last] : entered[key.first]) {
       if (last < key.second) missing.push_back(rank);
     }
-    const std::string what =
-        collective.op + " number " + std::to_string(key.second) + " on group " + key.first;
+    const std::string what = str_cat(collective.op, " number ", key.second, " on group ", key.first);
     if (!missing.empty()) {
-      findings.push_back(ranks_text(missing) + " did not join " + what + ", in which " +
-                         ranks_text(collective.waiting) + " waited");
+      findings.push_back(numbered("rank", missing) + " did not join " + what + ", in which " +
+                         numbered("rank", collective.waiting) + " waited");
     } else {
-      findings.push_back(ranks_text(collective.waiting) + " waited in " + what);
+      findings.push_back(numbered("rank", collective.waiting) + " waited in " + what);
     }
   }
   if (!silent.empty()) {
     std::vector<int> ranks;
     for (const Rank rank : silent) ranks.push_back(rank.value);
-    findings.push_back(ranks_text(ranks) + " left no record (killed, or never joined)");
+    findings.push_back(numbered("rank", ranks) + " left no record (killed, or never joined)");
   }
   return findings;
 }

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace penstock::comm {
@@ -51,32 +52,27 @@ std::chrono::milliseconds heartbeat_limit() {
 }
 
 std::string died_key(int attempt) {
-  return "penstock/" + std::to_string(attempt) + "/died";
+  return str_cat("penstock/", attempt, "/died");
 }
 std::string failed_key(int attempt, int generation) {
-  return "penstock/" + std::to_string(attempt) + "/" + std::to_string(generation) + "/failed";
+  return str_cat("penstock/", attempt, "/", generation, "/failed");
 }
 
 std::string generation_key(int attempt) {
-  return "penstock/" + std::to_string(attempt) + "/generation";
+  return str_cat("penstock/", attempt, "/generation");
 }
 
 std::string live_key(const std::string& prefix, Rank rank) {
-  return prefix + "live/" + std::to_string(rank.value);
+  return str_cat(prefix, "live/", rank.value);
 }
 
 std::string Monitor::live_key(Rank rank) const {
-  return penstock::comm::live_key(
-      "penstock/" + std::to_string(setup_.attempt) + "/" + std::to_string(setup_.generation_number) + "/",
-      rank);
+  return penstock::comm::live_key(str_cat("penstock/", setup_.attempt, "/", setup_.generation_number, "/"),
+                                  rank);
 }
 
 Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw CommError("cannot create a pipe: " + std::string(std::strerror(errno)));
-  wake_read_ = Fd(ends[0]);
-  wake_write_ = Fd(ends[1]);
+  std::tie(wake_read_, wake_write_) = make_pipe();
   const Rank rank = setup_.generation->rank;
   next_.rank = Rank((rank.value + 1) % setup_.size);
   previous_.rank = Rank((rank.value + setup_.size - 1) % setup_.size);
@@ -127,7 +123,7 @@ void Monitor::run() {
       Log(LogLevel::Info) << "monitor: " << e.what();
       // Only the store throws: an unreachable neighbor fails by its missing heartbeats.
       const std::string host =
-          setup_.store_host ? "rank " + std::to_string(setup_.store_host->value) : "the launcher";
+          setup_.store_host ? str_cat("rank ", setup_.store_host->value) : "the launcher";
       setup_.generation->failure.report(
           {setup_.store_host, host + ", which hosts the store, exited or cannot be reached"});
     }
@@ -143,8 +139,8 @@ void Monitor::run() {
 
 // The first message of a connection: proves that the sender is a monitor of this job, and names its rank.
 std::string Monitor::greeting_of(Rank rank) const {
-  std::string text = "penstock monitor " + std::to_string(setup_.attempt) + "/" +
-                     std::to_string(setup_.generation_number) + "/" + std::to_string(rank.value) + "\n";
+  std::string text =
+      str_cat("penstock monitor ", setup_.attempt, "/", setup_.generation_number, "/", rank.value, "\n");
   return text + setup_.secret.sign(text) + "\n";
 }
 
@@ -196,9 +192,8 @@ void Monitor::connect_next() {
   if (!next_.last_sign) next_.last_sign = Clock::now();
   Connecting tried = connect_to(endpoint, kConnectLimit);
   if (!tried.connection) {
-    next_.trouble = "cannot be reached by rank " + std::to_string(setup_.generation->rank.value) + " at " +
-                    endpoint.host + " port " + std::to_string(endpoint.port) + ": " +
-                    std::strerror(tried.error);
+    next_.trouble = str_cat("cannot be reached by rank ", setup_.generation->rank.value, " at ",
+                            endpoint.host, " port ", endpoint.port, ": ", std::strerror(tried.error));
     // Nothing listens on that port anymore. Other errors may be temporary: retry until the heartbeat limit.
     if (tried.error == ECONNREFUSED) mark_lost(next_, next_.trouble);
     return;

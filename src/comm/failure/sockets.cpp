@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -70,6 +71,18 @@ std::optional<Endpoint> peer_of(int fd) {
 
 }  // namespace
 
+std::string errno_text(int error) {
+  return std::string(std::strerror(error)) +
+         (error == EMFILE || error == ENFILE ? "; raise the limit, for example with `ulimit -n 4096`" : "");
+}
+
+std::pair<Fd, Fd> make_pipe(int flags) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC | flags) != 0)
+    throw CommError("cannot create a pipe: " + errno_text(errno));
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
 void Fd::reset() {
   if (fd_ >= 0) close(fd_);
   fd_ = -1;
@@ -105,8 +118,8 @@ std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port
   if (fd && port != 0) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       listen(fd.get(), backlog) != 0) {
-    throw CommError("cannot listen on " + address + (port != 0 ? " port " + std::to_string(port) : "") +
-                    ": " + std::strerror(errno));
+    throw CommError("cannot listen on " + address + (port != 0 ? str_cat(" port ", port) : "") + ": " +
+                    std::strerror(errno));
   }
   Endpoint endpoint = local_endpoint(fd.get());
   return {std::move(fd), std::move(endpoint)};

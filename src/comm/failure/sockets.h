@@ -1,6 +1,8 @@
-// TCP functions for the monitor: listen, connect with a timeout, find the local address toward another host,
-// and break connections to hosts that can no longer be reached.
+// File descriptors, pipes, and TCP functions for the monitor: listen, connect with a timeout, find the local
+// address toward another host, and break connections to hosts that can no longer be reached.
 #pragma once
+
+#include "base/text.h"
 
 #include <chrono>
 #include <cstdint>
@@ -35,11 +37,17 @@ class Fd {
   int fd_ = -1;
 };
 
+//! The text of an errno value. If there are no descriptors left, it says how to raise the limit.
+std::string errno_text(int error);
+//! Creates a pipe: its read end and its write end. `flags` are those of pipe2, in addition to O_CLOEXEC.
+//! Throws CommError.
+std::pair<Fd, Fd> make_pipe(int flags = 0);
+
 struct Endpoint {
   std::string host;
   std::uint16_t port = 0;
 
-  std::string text() const { return host + "|" + std::to_string(port); }
+  std::string text() const { return str_cat(host, "|", port); }
   static Endpoint parse(const std::string& text);
 };
 

@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <csignal>
 #include <cstring>
 
@@ -20,18 +19,6 @@ extern char** environ;
 
 namespace penstock::comm {
 namespace {
-
-std::string reason_of(int error) {
-  return std::string(std::strerror(error)) +
-         (error == EMFILE || error == ENFILE ? "; raise the limit, for example with `ulimit -n 4096`" : "");
-}
-
-std::pair<Fd, Fd> make_pipe() {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw CommError("cannot create a pipe for a rank: " + reason_of(errno));
-  return {Fd(ends[0]), Fd(ends[1])};
-}
 
 Fd open_output(const std::string& path) {
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -59,8 +46,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 ChildProcess start_child(const std::vector<std::string>& command,
-                         const std::map<std::string, std::string>& environment, const std::string& out_path,
-                         const std::string& err_path) {
+                         const std::map<std::string, std::string>& environment, rlim_t time_limit,
+                         const std::string& out_path, const std::string& err_path) {
   auto [out_read, out_write] = make_pipe();
   auto [err_read, err_write] = make_pipe();
   auto [failure_read, failure_write] = make_pipe();  // closed by exec, or carries errno if exec fails
@@ -70,7 +57,7 @@ ChildProcess start_child(const std::vector<std::string>& command,
   if (!null) throw_storage_error("open", "/dev/null", errno);
   for (const Fd* const pipe : {&out_read, &err_read}) {
     if (fcntl(pipe->get(), F_SETFL, O_NONBLOCK) != 0)
-      throw CommError("cannot set up the output of a rank: " + reason_of(errno));
+      throw CommError("cannot set up the output of a rank: " + errno_text(errno));
   }
 
   // Allocate all memory before the fork: the child of a multithreaded process may only make system calls.
@@ -78,13 +65,17 @@ ChildProcess start_child(const std::vector<std::string>& command,
   std::vector<std::string> variables = merged_environment(environment);
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(variables);
+  rlimit limit{};
+  const bool has_limit = getrlimit(RLIMIT_RTTIME, &limit) == 0;
+  limit.rlim_cur = time_limit;
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) throw CommError("cannot start the process of a rank: " + reason_of(errno));
+  if (pid < 0) throw CommError("cannot start the process of a rank: " + errno_text(errno));
   if (pid == 0) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);  // the parent has already exited
+    if (has_limit) setrlimit(RLIMIT_RTTIME, &limit);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);

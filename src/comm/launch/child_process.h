@@ -5,6 +5,7 @@
 #include "comm/failure/sockets.h"
 #include "comm/launch/line_reader.h"
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <map>
@@ -20,10 +21,11 @@ struct ChildProcess {
   LineReader out_lines, err_lines;
 };
 
-//! Starts the program. If `out_path` or `err_path` is set, output goes to that file instead of the pipe.
-//! Throws UsageError if the program cannot be executed.
+//! Starts the program. `time_limit` is the soft limit of its RLIMIT_RTTIME, which marks the processes of a
+//! job (see process_tree.h); it is left alone if the hard limit is lower. If `out_path` or `err_path` is set,
+//! output goes to that file instead of the pipe. Throws UsageError if the program cannot be executed.
 ChildProcess start_child(const std::vector<std::string>& command,
-                         const std::map<std::string, std::string>& environment,
+                         const std::map<std::string, std::string>& environment, rlim_t time_limit,
                          const std::string& out_path = {}, const std::string& err_path = {});
 
 }  // namespace penstock::comm

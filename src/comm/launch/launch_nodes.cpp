@@ -34,11 +34,11 @@ std::string waiting_for(const std::string& whom, std::chrono::milliseconds limit
 }
 
 std::string silent_node(int node) {
-  return "node " + std::to_string(node) + " sent no heartbeat (exited, stopped, or disconnected)";
+  return str_cat("node ", node, " sent no heartbeat (exited, stopped, or disconnected)");
 }
 
 std::string node_key(const char* what, int node) {
-  return std::string("launch/") + what + "/" + std::to_string(node);
+  return str_cat("launch/", what, "/", node);
 }
 
 }  // namespace
@@ -53,13 +53,14 @@ void notify(const LaunchOptions& options, const std::string& notice) {
 
 LaunchNodes::LaunchNodes(const LaunchOptions& options)
     : nodes_(options.nodes), node_(options.node_rank), host_(options.host) {
-  const std::string endpoint = host_ + ":" + std::to_string(options.port);
-  StoreOptions store_options{.host = host_, .port = options.port, .hosts = node_ == 0};
+  const std::uint16_t port = options.port.value_or(0);  // 0: the system chooses a free port
+  const std::string endpoint = str_cat(host_, ":", port);
+  StoreOptions store_options{.host = host_, .port = port, .hosts = node_ == 0};
   store_options.only_here = nodes_ == 1 || is_loopback(host_);
   store_options.timeout = options.join_timeout;
   c10::intrusive_ptr<c10d::TCPStore> store;
   try {
-    if (node_ != 0 && !connect_to({host_, options.port}, kSoon).connection)
+    if (node_ != 0 && !connect_to({host_, port}, kSoon).connection)
       notify(options, waiting_for("node 0 at " + endpoint, options.join_timeout));
     store = open_store(store_options);
     port_ = store->getPort();
@@ -112,7 +113,7 @@ JobSecret LaunchNodes::agree_on_secret(c10d::Store& store, const LaunchOptions& 
 // Waits until the node has written the key.
 void LaunchNodes::await_key(c10d::Store& store, const std::string& key, int node,
                             const LaunchOptions& options) {
-  const std::string name = "node " + std::to_string(node);
+  const std::string name = str_cat("node ", node);
   while (!store.check({key})) {
     const auto waited = Clock::now() - started_;
     if (waited > options.join_timeout)
@@ -195,7 +196,7 @@ bool LaunchNodes::all_ended_well(int attempt, bool here) {
 
 bool LaunchNodes::wait_for_ends(int attempt, bool here) {
   if (node_ != 0) pulses_.assign(pulses_.size(), {});  // node 0 reads the heartbeats during the attempt too
-  const auto end_key = [attempt](int node) { return node_key("end", node) + "/" + std::to_string(attempt); };
+  const auto end_key = [attempt](int node) { return str_cat(node_key("end", node), "/", attempt); };
   store_->set(end_key(node_), std::string(here ? "ok" : "failed"));
   bool well = true;
   for (int node = 0; node < nodes_; ++node) {
@@ -210,12 +211,11 @@ bool LaunchNodes::wait_for_ends(int attempt, bool here) {
     well = well && store_->get_to_str(end_key(node)) == "ok";
   }
   // Node 0 leaves last, because it hosts the store.
-  store_->set(node_key("gone", node_) + "/" + std::to_string(attempt), std::string("1"));
+  store_->set(str_cat(node_key("gone", node_), "/", attempt), std::string("1"));
   if (node_ == 0) {
     const auto deadline = Clock::now() + silence_limit();
     for (int node = 1; node < nodes_; ++node) {
-      while (!store_->check({node_key("gone", node) + "/" + std::to_string(attempt)}) &&
-             Clock::now() < deadline) {
+      while (!store_->check({str_cat(node_key("gone", node), "/", attempt)}) && Clock::now() < deadline) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     }

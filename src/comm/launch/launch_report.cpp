@@ -11,10 +11,10 @@ namespace penstock::comm {
 std::string to_string(const RankExit& exit) {
   if (exit.signal) {
     const char* name = sigabbrev_np(*exit.signal);
-    return "was killed by signal " + std::to_string(*exit.signal) +
-           (name != nullptr ? " (SIG" + std::string(name) + ")" : "");
+    return str_cat("was killed by signal ", *exit.signal,
+                   (name != nullptr ? " (SIG" + std::string(name) + ")" : ""));
   }
-  return "exited with code " + std::to_string(exit.code);
+  return str_cat("exited with code ", exit.code);
 }
 
 std::string to_string(const LaunchResult& result) {
@@ -25,25 +25,25 @@ std::string to_string(const LaunchResult& result) {
   };
   const auto found = std::find_if(result.ranks.begin(), result.ranks.end(), failed);
   if (result.timed_out) text += "the job exceeded its time limit\n";
-  if (result.signal) text += "stopped by signal " + std::to_string(*result.signal) + "\n";
+  if (result.signal) text += str_cat("stopped by signal ", *result.signal, "\n");
   if (found != result.ranks.end()) {
     // The other ranks detect a rank that hangs, and the launcher kills it: its exit status is meaningless.
     const bool reported = !result.cause.empty() && (found->ok() || found->ended_by_launcher);
-    text +=
-        "rank " + std::to_string(found->rank.value) + " failed first: " +
-        (reported ? result.cause : "it " + to_string(*found) + " after " + format_seconds(found->seconds)) +
-        "\n";
+    text += str_cat(
+        "rank ", found->rank.value, " failed first: ",
+        (reported ? result.cause : "it " + to_string(*found) + " after " + format_seconds(found->seconds)),
+        "\n");
     for (const std::string& line : found->last_lines) text += "  | " + line + "\n";
   } else if (result.first_failure) {
-    text += "rank " + std::to_string(result.first_failure->value) + " failed first, on another node" +
-            (result.cause.empty() ? "" : ": " + result.cause) + "\n";
+    text += str_cat("rank ", result.first_failure->value, " failed first, on another node",
+                    (result.cause.empty() ? "" : ": " + result.cause), "\n");
   } else if (!result.cause.empty()) {
     text += result.cause + "\n";
   }
   for (const RankExit& exit : result.ranks) {
     if (exit.ok() || failed(exit)) continue;
-    text += "rank " + std::to_string(exit.rank.value) + " " + to_string(exit) +
-            (exit.ended_by_launcher ? ", ended by the launcher" : "") + "\n";
+    text += str_cat("rank ", exit.rank.value, " ", to_string(exit),
+                    (exit.ended_by_launcher ? ", ended by the launcher" : ""), "\n");
   }
   for (const std::string& finding : result.flight) text += "flight recorder: " + finding + "\n";
   return text;

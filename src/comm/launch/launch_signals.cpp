@@ -1,13 +1,11 @@
 // Delivers the signals of the launcher through a pipe.
 #include "comm/launch/launch_signals.h"
 
-#include <penstock/base/error.h>
-
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstring>
+#include <tuple>
 
 namespace penstock::comm {
 namespace {
@@ -38,11 +36,7 @@ QuietSignals::~QuietSignals() {
 }
 
 SignalCatcher::SignalCatcher(bool on) : on_(on) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
-    throw CommError(std::string("cannot create a pipe: ") + std::strerror(errno));
-  read_ = Fd(ends[0]);
-  write_ = Fd(ends[1]);
+  std::tie(read_, write_) = make_pipe(O_NONBLOCK);
   if (!on_) return;
   signal_pipe = write_.get();
   struct sigaction action {};

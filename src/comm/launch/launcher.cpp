@@ -54,7 +54,7 @@ struct TemporaryDirectory {
 };
 
 void print_line(Rank rank, OutputStream stream, std::string_view line) {
-  std::string text = "[" + std::to_string(rank.value) + "] ";
+  std::string text = str_cat("[", rank.value, "] ");
   text += line;
   if (!line.ends_with('\r')) text += '\n';  // a progress bar overwrites its line
   std::FILE* const file = stream == OutputStream::Err ? stderr : stdout;
@@ -123,16 +123,16 @@ class Attempt {
   void start() {
     fs::path logs;
     if (options_.log_dir) {
-      logs = *options_.log_dir / ("attempt" + std::to_string(number_));
+      logs = *options_.log_dir / (str_cat("attempt", number_));
       std::error_code error;
       fs::create_directories(logs, error);
       if (error) throw_storage_error("create the directory", logs, error.value());
     }
     for (int local = 0; local < options_.ranks; ++local) {
       const int rank = nodes_.first_rank() + local;
-      const std::string base = logs.empty() ? "" : (logs / ("rank" + std::to_string(rank))).string();
+      const std::string base = logs.empty() ? "" : (logs / str_cat("rank", rank)).string();
       Child child;
-      child.process = start_child(options_.command, environment(rank, local),
+      child.process = start_child(options_.command, environment(rank, local), mark_.time_limit(),
                                   base.empty() ? "" : base + ".out", base.empty() ? "" : base + ".err");
       child.exit.rank = Rank(rank);
       child.exit.pid = child.process.pid;
@@ -359,7 +359,7 @@ class Attempt {
     std::vector<std::string> dumps;
     std::vector<Rank> silent;
     for (const RankExit& exit : ranks) {
-      std::ifstream file(flight_.path / ("rank" + std::to_string(exit.rank.value) + ".json"));
+      std::ifstream file(flight_.path / str_cat("rank", exit.rank.value, ".json"));
       if (file) {
         std::ostringstream text;
         text << file.rdbuf();
@@ -399,19 +399,18 @@ class Attempt {
 
 LaunchResult launch(const LaunchOptions& options) {
   if (options.command.empty()) throw UsageError("there is no program to run");
-  if (options.ranks < 1)
-    throw UsageError("a job needs at least one rank, not " + std::to_string(options.ranks));
+  if (options.ranks < 1) throw UsageError(str_cat("a job needs at least one rank, not ", options.ranks));
   if (options.nodes < 1 || options.node_rank < 0 || options.node_rank >= options.nodes) {
-    throw UsageError("node rank " + std::to_string(options.node_rank) +
-                     " is out of range; the number of nodes is " + std::to_string(options.nodes));
+    throw UsageError(
+        str_cat("node rank ", options.node_rank, " is out of range; the number of nodes is ", options.nodes));
   }
-  if (options.nodes > 1 && options.port == 0)
+  if (options.nodes > 1 && !options.port)
     throw UsageError("a job on several nodes requires a rendezvous port");
   const auto deadline = options.deadline ? Clock::now() + *options.deadline : Clock::time_point::max();
   raise_descriptor_limit();
   // Per rank: two output pipes, a pidfd, and its connections to the store. Fixed: the store and temporary
   // pipes.
-  require_descriptors(24 + 6 * options.ranks, "a launcher of " + std::to_string(options.ranks) + " ranks");
+  require_descriptors(24 + 6 * options.ranks, str_cat("a launcher of ", options.ranks, " ranks"));
   const QuietSignals quiet;
   const JobMark mark("job-" + JobSecret::random().text());
   Guardian guardian(mark);
@@ -439,8 +438,8 @@ LaunchResult launch(const LaunchOptions& options) {
       options.on_restart(result);
       continue;
     }
-    notify(options, to_string(result) + "restarting (" + std::to_string(number + 1) + " of " +
-                        std::to_string(options.max_restarts) + ")");
+    notify(options,
+           str_cat(to_string(result), "restarting (", number + 1, " of ", options.max_restarts, ")"));
   }
 }
 

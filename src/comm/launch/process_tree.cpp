@@ -1,6 +1,7 @@
-// Finds processes by their environment; implements the process that cleans up after a killed launcher.
+// Finds processes by their marks; implements the process that cleans up after a killed launcher.
 #include "comm/launch/process_tree.h"
 
+#include "base/text.h"
 #include "comm/failure/sockets.h"
 
 #include <penstock/base/error.h>
@@ -15,8 +16,10 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -26,13 +29,21 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kJobsVariable = "PENSTOCK_JOB_MARK";
 
-std::string environment_of(pid_t pid) {
-  const Fd file(open(("/proc/" + std::to_string(pid) + "/environ").c_str(), O_RDONLY | O_CLOEXEC));
+// Returns an empty text if the file cannot be read.
+std::string process_file(pid_t pid, const char* name) {
+  const Fd file(open(str_cat("/proc/", pid, "/", name).c_str(), O_RDONLY | O_CLOEXEC));
   std::string all;
   std::array<char, 8192> buffer{};
   for (ssize_t got = 0; file && (got = ::read(file.get(), buffer.data(), buffer.size())) > 0;)
     all.append(buffer.data(), static_cast<std::size_t>(got));
   return all;
+}
+
+// A zombie has no environment anymore, but it keeps its limits.
+bool has_ended(pid_t pid) {
+  const std::string status = process_file(pid, "stat");  // `pid (name) state ...`
+  const std::size_t state = status.rfind(')') + 2;       // the name may contain parentheses
+  return status.size() <= state || status[state] == 'Z' || status[state] == 'X';
 }
 
 std::vector<pid_t> all_processes() {
@@ -47,22 +58,32 @@ std::vector<pid_t> all_processes() {
 
 }  // namespace
 
+JobMark::JobMark(std::string id)
+    : id_(std::move(id)),
+      time_limit_((std::uint64_t{1} << 62U) | (std::uint64_t{std::hash<std::string>{}(id_)} >> 2U)) {}
+
 std::pair<std::string, std::string> JobMark::variable() const {
   const char* const outer = std::getenv(kJobsVariable);
   return {kJobsVariable, outer == nullptr ? id_ : std::string(outer) + ":" + id_};
 }
 
+bool JobMark::is_on(pid_t pid) const {
+  rlimit limit{};
+  if (prlimit(pid, RLIMIT_RTTIME, nullptr, &limit) == 0 && limit.rlim_cur == time_limit_)
+    return !has_ended(pid);
+  return process_file(pid, "environ").find(id_) != std::string::npos;
+}
+
 int JobMark::end_once() const {
-  const auto marked = [this](pid_t pid) { return environment_of(pid).find(id_) != std::string::npos; };
   int found = 0;
   for (const pid_t pid : all_processes()) {
-    if (!marked(pid)) continue;
+    if (!is_on(pid)) continue;
     ++found;
-    // The descriptor refers to this process even if its pid is reused; so check the mark again.
+    // The descriptor refers to this process even if its pid is reused; so check the marks again.
     const Fd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (!process) {
       kill(pid, SIGKILL);
-    } else if (marked(pid)) {
+    } else if (is_on(pid)) {
       syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
     }
   }

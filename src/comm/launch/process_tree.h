@@ -1,8 +1,9 @@
-// Finds the processes of a job: the ranks and all processes that they started. Each inherits the mark of the
-// job in its environment, which identifies it even in another process group or session, or under another
-// parent.
+// Finds the processes of a job: the ranks and all processes that they started. Each inherits two marks, a
+// variable in its environment and a resource limit. A mark identifies a process even in another process group
+// or session, or under another parent; the limit remains if the process clears its environment.
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <filesystem>
@@ -14,18 +15,24 @@ namespace penstock::comm {
 class JobMark {
  public:
   //! `id` must be unique: no environment of another job may contain it.
-  explicit JobMark(std::string id) : id_(std::move(id)) {}
+  explicit JobMark(std::string id);
 
   //! Returns name and value of the environment variable for the ranks. A job started by a rank of another job
   //! has both marks.
   std::pair<std::string, std::string> variable() const;
-  //! Kills every process with the mark, until none is left or 5 seconds have passed.
+  //! Returns the soft limit of RLIMIT_RTTIME for the ranks: a number of microseconds that is unique to the
+  //! job and too large to have an effect (more than 100,000 years). Inside another job it replaces the outer
+  //! one.
+  rlim_t time_limit() const { return time_limit_; }
+  //! Kills every process with a mark, until none is left or 5 seconds have passed.
   void end_processes() const;
 
  private:
+  bool is_on(pid_t pid) const;
   int end_once() const;
 
   std::string id_;
+  rlim_t time_limit_;
 };
 
 //! A process that cleans up after a killed launcher: it kills the processes of the job and removes its

@@ -1,4 +1,4 @@
-// The variables of the launchers of clusters: one reader per launcher.
+// Reads the environment variables of cluster launchers, one function per launcher.
 #pragma once
 
 #include "comm/rendezvous/environment.h"

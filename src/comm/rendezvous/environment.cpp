@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 
+#include <array>
 #include <charconv>
 #include <limits>
 
@@ -28,8 +29,7 @@ std::uint16_t port_variable(const EnvironmentLookup& lookup) {
 
 void check_rank(const LaunchedRank& found, const std::string& rank, const std::string& size) {
   if (found.rank.value < found.world_size) return;
-  throw UsageError(rank + "=" + std::to_string(found.rank.value) + " is not less than " + size + "=" +
-                   std::to_string(found.world_size));
+  throw UsageError(str_cat(rank, "=", found.rank.value, " is not less than ", size, "=", found.world_size));
 }
 
 // A world of one rank needs no store.
@@ -62,9 +62,7 @@ void check_agrees(const EnvironmentLookup& lookup, const char* name, int expecte
   const auto value = number_of(lookup, name);
   if (!value || *value == expected) return;
   throw UsageError(
-      std::string(name) + "=" + std::to_string(*value) + " contradicts " + other + "=" +
-          std::to_string(expected),
-      {},
+      str_cat(std::string(name), "=", *value, " contradicts ", other, "=", expected), {},
       std::string("unset ") + name +
           ", or set all of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which then take precedence");
 }
@@ -73,12 +71,12 @@ void check_agrees(const EnvironmentLookup& lookup, const char* name, int expecte
   const std::string where = variables.launcher == LauncherKind::Slurm
                                 ? "task 0 is not on the first node, or the list of nodes is missing"
                                 : "the launcher does not say on which machine rank 0 runs";
-  throw UsageError(variables.job + " has " + std::to_string(variables.size) +
-                       " ranks, but the address of the store is unknown, because " + where + " (" + name +
-                       " is not set)",
-                   {},
-                   "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there) to every "
-                   "rank, for example with `mpirun -x MASTER_ADDR=node01 -x MASTER_PORT=29500`");
+  throw UsageError(
+      str_cat(variables.job, " has ", variables.size,
+              " ranks, but the address of the store is unknown, because ", where, " (", name, " is not set)"),
+      {},
+      "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there) to every "
+      "rank, for example with `mpirun -x MASTER_ADDR=node01 -x MASTER_PORT=29500`");
 }
 
 LaunchedRank launched_by(const LauncherVariables& variables, const EnvironmentLookup& lookup) {
@@ -113,6 +111,34 @@ std::optional<LauncherVariables> innermost_launcher(const EnvironmentLookup& loo
   return read_pmix(lookup);
 }
 
+// A world of one rank is wrong if a launcher started several processes but only a part of its variables
+// arrived, for example in a container or through `env`.
+void refuse_incomplete_set(const EnvironmentLookup& lookup) {
+  struct Sign {
+    const char* name;
+    const char* missing;
+    const char* launcher;
+  };
+  constexpr std::array signs{
+      Sign{"SLURM_STEP_ID", "SLURM_JOB_ID", "srun"},
+      Sign{"SLURM_STEPID", "SLURM_JOB_ID", "srun"},
+      Sign{"SLURM_PROCID", "SLURM_JOB_ID", "srun"},
+      Sign{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE", "mpirun"},
+      Sign{"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE", "mpirun"},
+      Sign{"MPI_LOCALRANKID", "PMI_RANK and PMI_SIZE", "mpirun"},
+      Sign{"MPI_LOCALNRANKS", "PMI_RANK and PMI_SIZE", "mpirun"},
+      Sign{"PMIX_NAMESPACE", "PMIX_RANK", "its launcher"},
+      Sign{"LOCAL_RANK", "RANK and WORLD_SIZE", "torchrun or `penstock run`"},
+      Sign{"LOCAL_WORLD_SIZE", "RANK and WORLD_SIZE", "torchrun or `penstock run`"}};
+  for (const Sign& sign : signs) {
+    const auto value = value_of(lookup, sign.name);
+    if (!value || (sign.name == std::string_view("LOCAL_WORLD_SIZE") && value == "1")) continue;
+    throw UsageError(std::string("the environment has ") + sign.name + ", but not " + sign.missing, {},
+                     std::string("start the program with ") + sign.launcher +
+                         " and pass on all its variables, or set RANK=0 and WORLD_SIZE=1 for a single rank");
+  }
+}
+
 }  // namespace
 
 std::int64_t parse_number(const std::string& variable, const std::string& text, std::int64_t most) {
@@ -120,7 +146,7 @@ std::int64_t parse_number(const std::string& variable, const std::string& text, 
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc() && stop == end && number >= 0 && number <= most) return number;
-  throw UsageError(variable + "=" + quote(text) + " is not an integer from 0 to " + std::to_string(most));
+  throw UsageError(str_cat(variable, "=", quote(text), " is not an integer from 0 to ", most));
 }
 
 std::optional<std::string> value_of(const EnvironmentLookup& lookup, const char* name) {
@@ -153,6 +179,8 @@ LaunchedRank read_environment(const EnvironmentLookup& lookup, const AncestorLoo
   if (const auto shell = read_slurm_shell(lookup)) {
     alone.job = shell->job;
     alone.allocated_tasks = shell->tasks;
+  } else {
+    refuse_incomplete_set(lookup);
   }
   return alone;
 }

@@ -1,18 +1,19 @@
 // Job secrets: generation, keyed hash, and a store with hashed keys.
 #include "comm/rendezvous/job_secret.h"
 
+#include "base/io/regular_file.h"
 #include "base/text.h"
+#include "comm/failure/sockets.h"
 
 #include <penstock/base/error.h>
 
 #include <c10/util/hash.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 namespace penstock::comm {
@@ -115,29 +116,36 @@ JobSecret JobSecret::random() {
 
 JobSecret JobSecret::parse(std::string_view text) {
   if (text.size() != kDigits || text.find_first_not_of("0123456789abcdef") != std::string_view::npos) {
-    throw UsageError(std::string(kSecretVariable) + " must be " + std::to_string(kDigits) +
-                         " lowercase hexadecimal digits",
-                     {}, "set it to the same value on every rank, or on none");
+    throw UsageError(
+        str_cat(std::string(kSecretVariable), " must be ", kDigits, " lowercase hexadecimal digits"), {},
+        "set it to the same value on every rank, or on none");
   }
   return JobSecret(std::string(text));
 }
 
 JobSecret JobSecret::from_file(const std::filesystem::path& path) {
   constexpr const char* hint = "create one with `head -c 32 /dev/urandom | base64` and copy it to every node";
-  std::ifstream file(path, std::ios::binary);
+  const auto fail = [&](const std::string& problem, int code) {
+    throw StorageError("the token file " + quote(path.string(), 200) + " cannot be read: " + problem, code,
+                       hint);
+  };
+  const RegularFile opened = open_regular_file(path.string());
+  if (opened.error != 0) fail(opened.problem, opened.error);
+  const Fd file(opened.descriptor);
   std::string content(kMaxBytes + 1, '\0');
-  file.read(content.data(), static_cast<std::streamsize>(content.size()));
-  if (file.fail() && !file.eof()) {
-    const int code = errno;
-    throw StorageError(
-        "the token file " + quote(path.string(), 200) + " cannot be read: " + std::strerror(code), code,
-        hint);
+  std::size_t size = 0;
+  while (size < content.size()) {
+    const ssize_t got = ::read(file.get(), content.data() + size, content.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(std::strerror(errno), errno);
+    if (got <= 0) break;
+    size += static_cast<std::size_t>(got);
   }
-  content.resize(static_cast<std::size_t>(file.gcount()));
+  content.resize(size);
   while (!content.empty() && (content.back() == '\n' || content.back() == '\r')) content.pop_back();
   if (content.size() < kMinBytes || content.size() > kMaxBytes) {
-    throw UsageError("the token file " + quote(path.string(), 200) + " must have " +
-                         std::to_string(kMinBytes) + " to " + std::to_string(kMaxBytes) + " bytes",
+    throw UsageError(str_cat("the token file ", quote(path.string(), 200), " must have ", kMinBytes, " to ",
+                             kMaxBytes, " bytes"),
                      {}, hint);
   }
   return JobSecret(keyed_hash(content, "penstock job").substr(0, kDigits));

@@ -1,4 +1,5 @@
 // The environment of this process, and its description.
+#include "base/text.h"
 #include "comm/rendezvous/environment.h"
 #include "comm/rendezvous/launcher_process.h"
 
@@ -36,13 +37,12 @@ LaunchedRank detect_rank() {
 std::string to_string(const LaunchedRank& rank) {
   if (rank.launcher == LauncherKind::None) {
     if (rank.job.empty()) return "no launcher: a world of one rank";
-    return rank.job + ": the shell of an allocation of " + std::to_string(rank.allocated_tasks) +
-           (rank.allocated_tasks == 1 ? " task" : " tasks") + ", not a task of srun";
+    return rank.job + ": the shell of an allocation of " + counted(rank.allocated_tasks, "task") +
+           ", not a task of srun";
   }
-  std::string text =
-      rank.job + ": rank " + std::to_string(rank.rank.value) + " of " + std::to_string(rank.world_size);
+  std::string text = str_cat(rank.job, ": rank ", rank.rank.value, " of ", rank.world_size);
   if (!rank.master_address.empty())
-    text += ", store at " + rank.master_address + ":" + std::to_string(rank.master_port);
+    text += str_cat(", store at ", rank.master_address, ":", rank.master_port);
   return text;
 }
 

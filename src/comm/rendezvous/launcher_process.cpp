@@ -1,6 +1,8 @@
 // Walks up the tree of processes in /proc.
 #include "comm/rendezvous/launcher_process.h"
 
+#include "base/text.h"
+
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -10,7 +12,7 @@ namespace penstock::comm {
 namespace {
 
 std::string proc_file(std::int64_t process, const char* name) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/" + name, std::ios::binary);
+  std::ifstream file(str_cat("/proc/", process, "/", name), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

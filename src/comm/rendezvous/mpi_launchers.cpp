@@ -1,4 +1,5 @@
 // mpirun and mpiexec of Open MPI and of MPICH (Hydra; also Intel MPI), and PMIx without either.
+#include "base/text.h"
 #include "comm/rendezvous/cluster_launchers.h"
 
 #include <penstock/base/error.h>
@@ -63,7 +64,7 @@ std::optional<LauncherVariables> read_mpich(const EnvironmentLookup& lookup, con
   found.host = loopback_if(one_host);
   if (!one_host) return found;  // each machine has its own daemon, and nothing else identifies the job
   const std::int64_t daemon = ancestor(rank);
-  found.job += " job of process " + std::to_string(daemon);
+  found.job += str_cat(" job of process ", daemon);
   found.identity = found.job;
   found.port = port_of_number(static_cast<std::uint64_t>(daemon));
   return found;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxHosts = 65536;
 constexpr std::size_t kMaxHostDigits = 9;
+constexpr std::size_t kMaxNameBytes = 255;  // limits the memory for the names, and is longer than host names
 
 [[noreturn]] void not_a_list(std::string_view text, const std::string& reason) {
   throw UsageError(quote(text) + " is not a list of nodes: " + reason, {},
@@ -79,6 +80,7 @@ std::vector<std::string> expand_item(std::string_view item, std::string_view lis
   std::vector<std::string> names{""};
   while (!item.empty()) {
     const std::size_t open = std::min(item.find('['), item.size());
+    if (names.front().size() + open > kMaxNameBytes) not_a_list(list, "a name is too long");
     for (std::string& name : names) name += item.substr(0, open);
     if (open == item.size()) break;
     const std::size_t close = item.find(']', open);  // exists: split_items has checked the brackets

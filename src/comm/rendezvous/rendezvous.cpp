@@ -12,7 +12,7 @@ namespace penstock::comm {
 
 void await_members(c10d::Store& store, WorldGeneration& generation, const std::string& key,
                    const std::vector<int>& members, std::chrono::milliseconds limit) {
-  const auto key_of = [&key](int member) { return key + "/here/" + std::to_string(member); };
+  const auto key_of = [&key](int member) { return str_cat(key, "/here/", member); };
   store.set(key_of(generation.rank.value), std::vector<std::uint8_t>{1});
   const auto deadline = std::chrono::steady_clock::now() + limit;
   auto pause = std::chrono::milliseconds(1);
@@ -42,9 +42,8 @@ void check_members_answer(c10d::Store& store, WorldGeneration& generation, const
     const Endpoint endpoint = Endpoint::parse(store.get_to_str(key));
     if (connect_to(endpoint, limit).connection) continue;
     const auto [low, high] = std::minmax({member, generation.rank.value});
-    pairs.push_back("ranks " + std::to_string(low) + " and " + std::to_string(high) +
-                    " cannot reach each other: rank " + std::to_string(member) + " does not answer at " +
-                    endpoint.host + " port " + std::to_string(endpoint.port));
+    pairs.push_back(str_cat("ranks ", low, " and ", high, " cannot reach each other: rank ", member,
+                            " does not answer at ", endpoint.host, " port ", endpoint.port));
   }
   if (pairs.empty()) return;
   const CommError error(

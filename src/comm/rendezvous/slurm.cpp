@@ -1,5 +1,6 @@
 // Slurm. srun sets SLURM_STEP_ID for its tasks. The shell of a batch job has SLURM_PROCID=0 and the job's
 // SLURM_NTASKS, but no step; an interactive shell of salloc has none of them, or a step with a reserved id.
+#include "base/text.h"
 #include "comm/rendezvous/cluster_launchers.h"
 #include "comm/rendezvous/node_list.h"
 
@@ -45,8 +46,8 @@ int step_tasks(const EnvironmentLookup& lookup) {
   if (!step && !job)
     incomplete_step("the environment has SLURM_STEP_ID, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS");
   if (step && job && *step != *job)
-    incomplete_step("SLURM_STEP_NUM_TASKS=" + std::to_string(*step) + " contradicts SLURM_NTASKS=" +
-                    std::to_string(*job) + ": this process is not a task of the step that set the first");
+    incomplete_step(str_cat("SLURM_STEP_NUM_TASKS=", *step, " contradicts SLURM_NTASKS=", *job,
+                            ": this process is not a task of the step that set the first"));
   return step ? *step : *job;
 }
 
@@ -78,7 +79,7 @@ std::optional<LauncherVariables> read_slurm_step(const EnvironmentLookup& lookup
                           .rank = Rank(*rank),
                           .size = step_tasks(lookup)};
   found.local_rank = number_of(lookup, "SLURM_LOCALID");
-  found.job = "Slurm job " + std::to_string(*job) + ", step " + std::to_string(*step);
+  found.job = str_cat("Slurm job ", *job, ", step ", *step);
   found.identity = value_of(lookup, "SLURM_CLUSTER_NAME").value_or("") + "/" + found.job + "/" +
                    value_of(lookup, "SLURM_RESTART_COUNT").value_or("0");
   found.host = store_host(lookup, found.size, *rank);
@@ -93,7 +94,7 @@ std::optional<SlurmShell> read_slurm_shell(const EnvironmentLookup& lookup) {
   auto tasks = number_of(lookup, "SLURM_NTASKS");
   if (!tasks) tasks = number_of(lookup, "SLURM_NPROCS");
   if (!tasks) tasks = number_of(lookup, "SLURM_NTASKS_PER_NODE").value_or(1) * nodes;
-  return SlurmShell{"Slurm job " + std::to_string(*job), *tasks};
+  return SlurmShell{str_cat("Slurm job ", *job), *tasks};
 }
 
 }  // namespace penstock::comm

@@ -108,8 +108,8 @@ at::Tensor reduced(const std::vector<std::vector<at::Tensor>>& given, std::size_
   at::Tensor sum = given[0][index].clone();
   for (std::size_t rank = 1; rank < given.size(); ++rank) {
     if (given[rank][index].sizes() != sum.sizes()) {
-      throw ShapeError("rank 0 and rank " + std::to_string(rank) +
-                       " passed tensors of different shapes to a reduction");
+      throw ShapeError(
+          str_cat("rank 0 and rank ", rank, " passed tensors of different shapes to a reduction"));
     }
     reduce_into(sum, given[rank][index], op);
   }
@@ -149,8 +149,8 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tens
     const at::Tensor message = std::move(found->second);
     messages.erase(found);
     if (message.nbytes() != into.nbytes()) {
-      throw ShapeError("received " + format_bytes(message.nbytes()) + " from rank " + std::to_string(from) +
-                       " of the group, expected " + format_bytes(into.nbytes()));
+      throw ShapeError(str_cat("received ", format_bytes(message.nbytes()), " from rank ", from,
+                               " of the group, expected ", format_bytes(into.nbytes())));
     }
     into.detach().view({-1}).copy_(message.view({-1}).view(into.scalar_type()));
   };

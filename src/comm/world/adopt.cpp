@@ -1,4 +1,5 @@
 // Adopted groups: the caller's backend behind the interface of a transport.
+#include "base/text.h"
 #include "comm/failure/exception_text.h"
 #include "comm/world/access.h"
 #include "comm/world/group_impl.h"
@@ -22,11 +23,14 @@ schedule::SendMode send_mode_of(const std::string& backend) {
 class AdoptedTransport : public Transport {
  public:
   AdoptedTransport(c10::intrusive_ptr<c10d::Backend> backend, AdoptOptions options)
-      : backend_(std::move(backend)), options_(std::move(options)), name_(backend_->getBackendName()) {}
+      : backend_(std::move(backend)),
+        options_(std::move(options)),
+        send_mode_(options_.send_mode.value_or(send_mode_of(backend_->getBackendName()))),
+        is_gloo_(backend_->getBackendName() == "gloo") {}
 
-  schedule::SendMode send_mode() const override { return options_.send_mode.value_or(send_mode_of(name_)); }
-  bool collectives_have_futures() const override { return name_ == "gloo"; }
-  bool has_own_thread() const override { return name_ == "gloo"; }
+  schedule::SendMode send_mode() const override { return send_mode_; }
+  bool collectives_have_futures() const override { return is_gloo_; }
+  bool has_own_thread() const override { return is_gloo_; }
   //! The caller owns the backend and decides when it is destroyed.
   bool can_close_after_failure() const override { return true; }
 
@@ -40,16 +44,16 @@ class AdoptedTransport : public Transport {
     auto made = options_.connect(name, members, me);
     if (!made) throw UsageError("AdoptOptions::connect returned no backend for " + name);
     if (made->getRank() != me || made->getSize() != static_cast<int>(members.size()))
-      throw UsageError("AdoptOptions::connect returned a backend with rank " +
-                       std::to_string(made->getRank()) + " of " + std::to_string(made->getSize()) +
-                       ", expected rank " + std::to_string(me) + " of " + std::to_string(members.size()));
+      throw UsageError(str_cat("AdoptOptions::connect returned a backend with rank ", made->getRank(), " of ",
+                               made->getSize(), ", expected rank ", me, " of ", members.size()));
     return made;
   }
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;  // until the first connect
   AdoptOptions options_;
-  std::string name_;
+  schedule::SendMode send_mode_;
+  bool is_gloo_;
 };
 
 }  // namespace

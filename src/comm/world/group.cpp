@@ -9,6 +9,7 @@
 #include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -34,8 +35,8 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 void check_member(const Group::Impl& group, int member, const char* op) {
   const int size = static_cast<int>(group.members.size());
   if (member >= 0 && member < size) return;
-  throw UsageError(std::string(op) + ": rank " + std::to_string(member) + " is not in group " + group.name +
-                       ", which has " + std::to_string(size) + " ranks",
+  throw UsageError(str_cat(std::string(op), ": rank ", member, " is not in group ", group.name,
+                           ", which has ", size, " ranks"),
                    {.rank = group.generation->rank, .op = op});
 }
 
@@ -63,10 +64,9 @@ void check_elements(const Group::Impl& group, const char* op, const at::Tensor& 
                     const at::Tensor& small) {
   const auto size = static_cast<std::int64_t>(group.members.size());
   if (large.numel() == small.numel() * size && large.scalar_type() == small.scalar_type()) return;
-  throw ShapeError(std::string(op) + ": the full tensor has " + std::to_string(large.numel()) +
-                       " elements of type " + c10::toString(large.scalar_type()) + ", expected " +
-                       std::to_string(size) + " x " + std::to_string(small.numel()) + " elements of type " +
-                       c10::toString(small.scalar_type()),
+  throw ShapeError(str_cat(std::string(op), ": the full tensor has ", large.numel(), " elements of type ",
+                           c10::toString(large.scalar_type()), ", expected ", size, " x ", small.numel(),
+                           " elements of type ", c10::toString(small.scalar_type())),
                    {.rank = group.generation->rank, .op = op});
 }
 
@@ -87,7 +87,7 @@ Work issue(const std::shared_ptr<Group::Impl>& group, const char* op, const at::
   if (collective) state->record.sequence = ++group->collectives;
   if (peer && !collective) {
     state->peer = Rank(group->members[static_cast<std::size_t>(*peer)]);
-    state->peer_text = "rank " + std::to_string(state->peer->value);
+    state->peer_text = str_cat("rank ", state->peer->value);
   } else {
     state->peer_text = "the other ranks of the group";
   }
@@ -214,16 +214,18 @@ Rank Group::global_rank(int member) const {
   return Rank(impl_->members[static_cast<std::size_t>(member)]);
 }
 
-std::optional<Group> Group::split(int color, int key) const {
-  const at::Tensor local = at::tensor({color, key}, at::kLong);
+std::optional<Group> Group::split(std::optional<int> color, int key) const {
+  constexpr std::int64_t no_color = std::numeric_limits<std::int64_t>::min();  // not the value of any int
+  const std::int64_t sent = color ? std::int64_t{*color} : no_color;
+  const at::Tensor local = at::tensor({sent, std::int64_t{key}}, at::kLong);
   const std::vector<at::Tensor> all = all_gather(local);
   std::vector<std::pair<std::int64_t, int>> chosen;  // (key, rank in this group)
   for (int member = 0; member < size(); ++member) {
     const auto* row = all[static_cast<std::size_t>(member)].const_data_ptr<std::int64_t>();
-    if (row[0] == color) chosen.emplace_back(row[1], member);
+    if (row[0] == sent) chosen.emplace_back(row[1], member);
   }
   const int number = impl_->splits++;
-  if (color < 0) return std::nullopt;
+  if (!color) return std::nullopt;
   std::sort(chosen.begin(), chosen.end());
   std::vector<int> members;
   int me = 0;
@@ -231,14 +233,15 @@ std::optional<Group> Group::split(int color, int key) const {
     if (member == rank()) me = static_cast<int>(members.size());
     members.push_back(impl_->members[static_cast<std::size_t>(member)]);
   }
-  const std::string child = name() + "/" + std::to_string(number) + "." + std::to_string(color);
+  const std::string child = str_cat(name(), "/", number, ".", *color);
   return Access::group(make_group(child, std::move(members), me, impl_->transport, impl_->generation));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
   for (const int member : members) check_member(*impl_, member, "subgroup");
   const auto found = std::find(members.begin(), members.end(), rank());
-  return split(found == members.end() ? -1 : 0, static_cast<int>(found - members.begin()));
+  const std::optional<int> color = found == members.end() ? std::nullopt : std::optional(0);
+  return split(color, static_cast<int>(found - members.begin()));
 }
 
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
@@ -338,8 +341,8 @@ Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
                                    : static_cast<int>(rows.size()) == size() &&
                                          std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) == have;
     if (fits) return;
-    throw ShapeError(std::string("all_to_all: the ") + which + " has " + std::to_string(have) +
-                         " rows, which does not match its split over " + std::to_string(size()) + " ranks",
+    throw ShapeError(str_cat("all_to_all: the ", which, " has ", have,
+                             " rows, which does not match its split over ", size(), " ranks"),
                      {.rank = impl_->generation->rank, .op = "all_to_all"});
   };
   check_rows(output, output_rows, "output");

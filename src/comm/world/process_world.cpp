@@ -110,7 +110,7 @@ struct ProcessWorld : World::Impl {
     } catch (const CommError&) {
       throw;
     } catch (const std::exception& e) {
-      const std::string endpoint = environment.master_address + ":" + std::to_string(environment.master_port);
+      const std::string endpoint = str_cat(environment.master_address, ":", environment.master_port);
       throw CommError(std::string(host ? "cannot host the store at " : "cannot reach the store at ") +
                           endpoint + ": " + exception_text(e),
                       {.rank = rank},
@@ -120,7 +120,7 @@ struct ProcessWorld : World::Impl {
   }
 
   std::string prefix() const {
-    return "penstock/" + std::to_string(environment.attempt) + "/" + std::to_string(generation_number) + "/";
+    return str_cat("penstock/", environment.attempt, "/", generation_number, "/");
   }
 
   void join() override {
@@ -182,10 +182,10 @@ struct ProcessWorld : World::Impl {
     monitor.reset();
     if (!store || failed) return;
     // The host of the store waits until all other ranks have left.
-    store->set(prefix() + "left/" + std::to_string(rank.value), std::vector<std::uint8_t>{1});
+    store->set(str_cat(prefix(), "left/", rank.value), std::vector<std::uint8_t>{1});
     if (rank.value != 0 || environment.launcher_hosts_store) return;
     std::vector<std::string> keys;
-    for (int member = 1; member < size; ++member) keys.push_back(prefix() + "left/" + std::to_string(member));
+    for (int member = 1; member < size; ++member) keys.push_back(str_cat(prefix(), "left/", member));
     try {
       store->wait(keys, options.join_timeout);
     } catch (const std::exception& e) {
@@ -234,7 +234,8 @@ void on_terminate() {
   std::abort();
 }
 
-InitOptions settled(InitOptions options) {
+//! Applies the environment variables to the options.
+InitOptions with_environment(InitOptions options) {
   const char* backend = std::getenv("PENSTOCK_BACKEND");
   if (options.backend == BackendKind::Auto && backend != nullptr) options.backend = parse_backend(backend);
   if (const char* seconds = std::getenv("PENSTOCK_TIMEOUT")) {
@@ -292,7 +293,7 @@ static void survive_broken_pipes() {
 World init(const InitOptions& options) {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as torch does in Python
   auto state = std::make_unique<ProcessWorld>();
-  state->options = settled(options);
+  state->options = with_environment(options);
   state->take(detect_rank());
   if (state->size > 1) survive_broken_pipes();
   state->join();

@@ -75,7 +75,7 @@ class ThreadTransport : public Transport {
 
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& name,
                                             const std::vector<int>& members, int me) override {
-    auto exchange = hub_->exchange(std::to_string(generation_number_) + ":" + name);
+    auto exchange = hub_->exchange(str_cat(generation_number_, ":", name));
     return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::move(exchange));
   }
   //! A send copies its tensor.
@@ -149,14 +149,14 @@ int launched_processes() {
 void refuse_under_launcher(int ranks) {
   const int processes = ranks == 1 ? 1 : launched_processes();
   if (processes == 1) return;
-  throw UsageError(
-      "this program would start " + std::to_string(ranks) + " ranks as threads in each of the launcher's " +
-          std::to_string(processes) + " processes",
-      {}, "take the launcher's world from init() instead, or start the program without a launcher");
+  throw UsageError(str_cat("this program would start ", ranks, " ranks as threads in each of the launcher's ",
+                           processes, " processes"),
+                   {},
+                   "take the launcher's world from init() instead, or start the program without a launcher");
 }
 
 Outcome run_all(int ranks, const std::function<void(World&)>& body, const InitOptions& options) {
-  if (ranks < 1) throw UsageError("a job needs at least one rank, not " + std::to_string(ranks));
+  if (ranks < 1) throw UsageError(str_cat("a job needs at least one rank, not ", ranks));
   refuse_under_launcher(ranks);
   const auto hub = std::make_shared<ThreadHub>(ranks);
   Outcome outcome{std::vector<std::exception_ptr>(static_cast<std::size_t>(ranks))};

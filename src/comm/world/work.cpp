@@ -102,13 +102,13 @@ void Work::Impl::raise(const std::string& transport_message) {
   if (late && !peer) generation->failure.wait_for_report(kReportWait);
   if (late && !generation->failure.failed()) {
     const double seconds = std::chrono::duration<double>(waited).count();
-    const std::string what = std::string(record.op) + " of " + format_bytes(record.bytes) + " with tag " +
-                             std::to_string(record.tag) + " on group " + record.group;
+    const std::string what = str_cat(std::string(record.op), " of ", format_bytes(record.bytes), " with tag ",
+                                     record.tag, " on group ", record.group);
     generation->recorder.dump("time-out");
-    throw TimeoutError(
-        "rank " + std::to_string(generation->rank.value) + " waited " + format_seconds(seconds) + ", since " +
-            time_text(waited) + ", for " + peer_text + ": " + what,
-        context(), "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
+    throw TimeoutError(str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds),
+                               ", since ", time_text(waited), ", for ", peer_text, ": ", what),
+                       context(),
+                       "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
   }
   if (!generation->failure.failed()) generation->failure.wait_for_report(kVerdictTime);
   if (!generation->failure.failed() && peer)

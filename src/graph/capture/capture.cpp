@@ -91,7 +91,7 @@ bool has_no_memory(const ModelTensors& model) {
 IValue copied(const IValue& leaf, bool without_memory) {
   if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
   const at::Tensor& tensor = leaf.toTensor();
-  if (without_memory) return meta_twin(tensor);
+  if (without_memory) return meta_like(tensor);
   return tensor.detach().clone().set_requires_grad(tensor.requires_grad());
 }
 

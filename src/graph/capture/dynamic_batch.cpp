@@ -1,5 +1,6 @@
 // Captures with a dynamic batch: captures the forward with three numbers of rows. Every integer that differs
 // between the graphs becomes slope * batch + offset, solved from two captures and checked with the third.
+#include "base/text.h"
 #include "graph/passes/passes.h"
 
 #include <penstock/base/error.h>
@@ -29,8 +30,8 @@ struct Line {
   friend auto operator<=>(const Line&, const Line&) = default;
 
   std::string text() const {
-    std::string result = slope == 1 ? kBatchSymbol : std::to_string(slope) + "*" + kBatchSymbol;
-    if (offset != 0) result += (offset > 0 ? " + " : " - ") + std::to_string(std::abs(offset));
+    std::string result = slope == 1 ? kBatchSymbol : str_cat(slope, "*", kBatchSymbol);
+    if (offset != 0) result += str_cat((offset > 0 ? " + " : " - "), std::abs(offset));
     return result;
   }
 };
@@ -130,8 +131,7 @@ class Solver {
       if (sizes[0] == sizes[1] && sizes[0] == sizes[2]) continue;
       const auto line = fit(sizes);
       // A size that is not linear, for example a power of the batch, gets an opaque name.
-      meta->sizes[d].expression =
-          line ? line->text() : "size" + std::to_string(value) + "_" + std::to_string(d);
+      meta->sizes[d].expression = line ? line->text() : str_cat("size", value, "_", d);
     }
   }
 
@@ -202,7 +202,7 @@ class Solver {
     const auto known = numbers_.find(line);
     if (known != numbers_.end()) return known->second;
     const auto add = [&](Node node, const Line& is) {
-      const ValueId id = graph().add_value({.name = "batch_" + std::to_string(new_nodes_.size()),
+      const ValueId id = graph().add_value({.name = str_cat("batch_", new_nodes_.size()),
                                             .type = ValueType::Int,
                                             .meta = std::nullopt,
                                             .expression = is.text()});

@@ -128,7 +128,7 @@ void Recorder::refuse(const std::string& what, const std::string& hint) const {
 std::string Recorder::fresh_name(const std::string& base) {
   const int count = names_[base]++;
   if (count == 0) return base;
-  return fresh_name(base + "_" + std::to_string(count));
+  return fresh_name(str_cat(base, "_", count));
 }
 
 ValueId Recorder::define(const std::string& name, const at::Tensor& tensor, bool filled) {
@@ -181,10 +181,10 @@ void Recorder::check_autograd(const Known& known, const at::Tensor& tensor) cons
 ValueId Recorder::lift(const at::Tensor& tensor) {
   const at::Tensor copy = tensor.detach().clone();
   storages_.erase(tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr);
-  const ValueId id = define("c_" + std::to_string(constants_), tensor);
+  const ValueId id = define(str_cat("c_", constants_), tensor);
   captured_.graph.slots.push_back({.kind = Slot::Kind::Constant,
                                    .value = id,
-                                   .names = {"constant_" + std::to_string(constants_++)},
+                                   .names = {str_cat("constant_", constants_++)},
                                    .persistent = false});
   captured_.tensors.push_back(copy);
   return id;

@@ -62,8 +62,7 @@ std::string to_string(const ValueMeta& meta) {
   std::vector<std::string> dims;
   dims.reserve(meta.sizes.size());
   for (const Dim& dim : meta.sizes) {
-    dims.push_back((dim.expression.empty() ? "" : json_quote(dim.expression) + "=") +
-                   std::to_string(dim.size));
+    dims.push_back(str_cat((dim.expression.empty() ? "" : json_quote(dim.expression) + "="), dim.size));
   }
   return value::dtype_name(meta.dtype) + "[" + join(dims, ", ") + "]";
 }
@@ -163,7 +162,7 @@ std::string module_text(const Node& node) {
   std::size_t component = 0;
   const auto finish = [&] {
     const int call = component < node.calls.size() ? node.calls[component] : 0;
-    if (call > 0) text += "@" + std::to_string(call);
+    if (call > 0) text += str_cat("@", call);
     ++component;
   };
   for (const char c : node.module) {

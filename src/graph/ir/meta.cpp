@@ -22,11 +22,11 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-IValue twin(const IValue& value) {
-  if (value.isTensor()) return value.toTensor().defined() ? IValue(meta_twin(value.toTensor())) : value;
+IValue meta_value(const IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? IValue(meta_like(value.toTensor())) : value;
   if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
   c10::impl::GenericList list(value.toList().elementType());
-  for (const IValue& item : value.toListRef()) list.push_back(twin(item));
+  for (const IValue& item : value.toListRef()) list.push_back(meta_value(item));
   return list;
 }
 
@@ -78,12 +78,12 @@ void call_on_zeros(const c10::OperatorHandle& op, const Stack& arguments, Stack&
     cpu_stack.push_back(argument.isDevice() ? IValue(c10::Device(c10::kCPU)) : zeros_of(argument));
   }
   op.callBoxed(cpu_stack);
-  for (const IValue& result : cpu_stack) stack.push_back(twin(result));
+  for (const IValue& result : cpu_stack) stack.push_back(meta_value(result));
 }
 
 }  // namespace
 
-at::Tensor meta_twin(const at::Tensor& tensor) {
+at::Tensor meta_like(const at::Tensor& tensor) {
   if (tensor.is_meta()) return tensor;
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
 }
@@ -98,7 +98,7 @@ void redirect_devices(const c10::OperatorHandle& op, Stack& stack) {
 
 void call_without_memory(const c10::OperatorHandle& op, Stack& stack) {
   const std::size_t count = op.schema().arguments().size();
-  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) stack[i] = twin(stack[i]);
+  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) stack[i] = meta_value(stack[i]);
   redirect_devices(op, stack);
   if (at::Tensor result = by_rule(op.operator_name().name, stack.data() + stack.size() - count);
       result.defined()) {

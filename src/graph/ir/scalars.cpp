@@ -1,6 +1,8 @@
 // Arithmetic on sizes. As in Python, integers stay integers and integer division rounds down.
 #include "graph/ir/scalars.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <cmath>
@@ -103,7 +105,7 @@ IValue bits(ScalarOp op, const IValue& a, const IValue& b) {
 }
 
 IValue shift(ScalarOp op, std::int64_t a, std::int64_t by) {
-  if (by < 0 || by > 62) refuse(op, "can shift by 0 to 62 bits, not by " + std::to_string(by));
+  if (by < 0 || by > 62) refuse(op, str_cat("can shift by 0 to 62 bits, not by ", by));
   if (op == ScalarOp::RightShift) return a >> by;
   return checked(ScalarOp::Mul, a, std::int64_t{1} << by);
 }
@@ -128,8 +130,7 @@ std::size_t scalar_arity(ScalarOp op) {
 }
 
 IValue evaluate(ScalarOp op, std::span<const IValue> operands) {
-  if (operands.size() != scalar_arity(op))
-    refuse(op, "takes " + std::to_string(scalar_arity(op)) + " operands");
+  if (operands.size() != scalar_arity(op)) refuse(op, str_cat("takes ", scalar_arity(op), " operands"));
   for (const IValue& operand : operands) {
     if (!is_integer(operand) && !operand.isDouble()) refuse(op, "needs numbers");
   }

@@ -1,6 +1,7 @@
 // Checks nodes against schemas. Lists the aliasing and writes that schemas do not declare.
 #include "graph/ir/schema.h"
 
+#include "base/text.h"
 #include "graph/ir/enums.h"
 #include "graph/passes/passes.h"
 
@@ -168,9 +169,9 @@ void check_arguments(const Graph& graph, const Node& node) {
     throw UsageError(what, {.op = node.name() + (node.module.empty() ? "" : " in module " + node.module)});
   };
   if (node.args.size() != schema.arguments().size() || node.results.size() != schema.returns().size()) {
-    fail("the node has " + std::to_string(node.args.size()) + " arguments and " +
-         std::to_string(node.results.size()) + " results, but its operator expects " +
-         std::to_string(schema.arguments().size()) + " and " + std::to_string(schema.returns().size()));
+    fail(str_cat("the node has ", node.args.size(), " arguments and ", node.results.size(),
+                 " results, but its operator expects ", schema.arguments().size(), " and ",
+                 schema.returns().size()));
   }
   for (std::size_t i = 0; i < node.args.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
@@ -184,7 +185,7 @@ void check_arguments(const Graph& graph, const Node& node) {
   for (std::size_t i = 0; i < node.results.size(); ++i) {
     const bool list = schema.returns()[i].type()->kind() == TypeKind::ListType;
     if (node.results[i].is_list != list || (!list && node.results[i].ids.size() != 1)) {
-      fail("result " + std::to_string(i) + " is not of type " + schema.returns()[i].type()->str());
+      fail(str_cat("result ", i, " is not of type ", schema.returns()[i].type()->str()));
     }
   }
 }
@@ -215,7 +216,7 @@ void assign_storage(Graph& graph) {
   std::int32_t next = 0;
   const auto fresh = [&](ValueId id) {
     Value& value = graph.value(id);
-    value.storage = value.type == ValueType::Tensor ? next++ : -1;
+    value.storage = value.type == ValueType::Tensor ? std::optional(next++) : std::nullopt;
   };
   for (const Slot& slot : graph.slots) fresh(slot.value);
   for (const GraphInput& input : graph.inputs) fresh(input.value);
@@ -232,8 +233,8 @@ void assign_storage(Graph& graph) {
     const auto& schema = node.op->schema();
     const bool any = may_return_argument(node.op->operator_name().name);
     const auto same = [&](ValueId a, ValueId b) {
-      if (graph.value(a).storage < 0 || graph.value(b).storage < 0) return;
-      const std::int32_t x = root(graph.value(a).storage), y = root(graph.value(b).storage);
+      if (!graph.value(a).storage || !graph.value(b).storage) return;
+      const std::int32_t x = root(*graph.value(a).storage), y = root(*graph.value(b).storage);
       if (x != y) parent[static_cast<std::size_t>(std::max(x, y))] = std::min(x, y);
     };
     for (std::size_t r = 0; r < node.results.size(); ++r) {
@@ -258,7 +259,7 @@ void assign_storage(Graph& graph) {
     }
   }
   for (Value& value : graph.values) {
-    if (value.storage >= 0) value.storage = root(value.storage);
+    if (value.storage) value.storage = root(*value.storage);
   }
 }
 

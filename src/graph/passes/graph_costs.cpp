@@ -70,7 +70,7 @@ double node_flops(const Graph& graph, const Node& node) {
 }
 
 std::uint64_t node_result_bytes(const Graph& graph, const Node& node) {
-  std::set<std::int32_t> old;
+  std::set<std::optional<std::int32_t>> old;
   for_each_read(node, [&](ValueId id) { old.insert(graph.value(id).storage); });
   std::uint64_t bytes = 0;
   for_each_result(node, [&](ValueId id) {

@@ -1,6 +1,7 @@
 // Liveness, side effects, and the rewrites that depend only on them.
 #include "graph/passes/passes.h"
 
+#include "base/text.h"
 #include "graph/ir/schema.h"
 
 #include <penstock/base/error.h>
@@ -102,8 +103,8 @@ void check_graph(const Graph& graph) {
   std::vector<bool> defined(graph.values.size(), false);
   const auto check_id = [&](ValueId id, const std::string& where) {
     if (id.value < 0 || id.index() >= graph.values.size()) {
-      throw UsageError("the graph refers to value " + std::to_string(id.value) + ", which does not exist (" +
-                       where + ")");
+      throw UsageError(
+          str_cat("the graph refers to value ", id.value, ", which does not exist (", where, ")"));
     }
   };
   const auto make = [&](ValueId id, const std::string& where) {

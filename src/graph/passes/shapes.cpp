@@ -1,4 +1,5 @@
 // Propagates sizes and dtypes through a graph by running each operator on meta tensors.
+#include "base/text.h"
 #include "graph/ir/meta.h"
 #include "graph/ir/modes.h"
 #include "graph/ir/scalars.h"
@@ -22,8 +23,8 @@ class Shapes {
 
   Graph run(const std::vector<ValueMeta>& inputs) {
     if (!inputs.empty() && inputs.size() != graph_.inputs.size()) {
-      throw UsageError("the graph has " + std::to_string(graph_.inputs.size()) +
-                       " inputs, but the number of sizes is " + std::to_string(inputs.size()));
+      throw UsageError(str_cat("the graph has ", graph_.inputs.size(), " inputs, but the number of sizes is ",
+                               inputs.size()));
     }
     for (const Slot& slot : graph_.slots)
       at(slot.value) = tensor_of(slot.value, graph_.value(slot.value).meta);

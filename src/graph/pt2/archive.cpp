@@ -105,8 +105,8 @@ at::Tensor Pt2Archive::load(const std::string& name) const {
   const std::uint64_t record_size = impl_->zip.size(location.record);
   const auto held = static_cast<std::int64_t>(record_size) / element;
   if (location.offset > held || span > held - location.offset) {
-    throw damaged("needs " + std::to_string(span) + " elements at offset " + std::to_string(location.offset) +
-                  ", but the record has " + std::to_string(held));
+    throw damaged(
+        str_cat("needs ", span, " elements at offset ", location.offset, ", but the record has ", held));
   }
   at::Tensor tensor = guarded("the tensor " + quote(name, 200), [&] {
     return at::empty_strided(sizes, location.strides, at::TensorOptions().dtype(location.meta.dtype));

@@ -1,6 +1,7 @@
 // Reads dtypes, sizes, structures and module paths from the JSON of an archive.
 #include "graph/pt2/fields.h"
 
+#include "base/text.h"
 #include "graph/ir/module_path.h"
 
 #include <penstock/base/error.h>
@@ -131,7 +132,7 @@ at::ScalarType pt2_dtype(const JsonValue& value, const std::string& where) {
     case 35:
       return at::ScalarType::UInt64;
     default:
-      fail_at(where, "unknown dtype " + std::to_string(integer_at(value, where)));
+      fail_at(where, str_cat("unknown dtype ", integer_at(value, where)));
   }
 }
 
@@ -152,7 +153,7 @@ std::int64_t pt2_layout(const JsonValue& value, const std::string& where) {
     case 7:
       return static_cast<std::int64_t>(c10::Layout::Strided);
     default:
-      fail_at(where, "unknown layout " + std::to_string(integer_at(value, where)));
+      fail_at(where, str_cat("unknown layout ", integer_at(value, where)));
   }
 }
 
@@ -167,14 +168,14 @@ std::int64_t pt2_memory_format(const JsonValue& value, const std::string& where)
     case 4:
       return static_cast<std::int64_t>(c10::MemoryFormat::Preserve);
     default:
-      fail_at(where, "unknown memory format " + std::to_string(integer_at(value, where)));
+      fail_at(where, str_cat("unknown memory format ", integer_at(value, where)));
   }
 }
 
 c10::Device pt2_device(const JsonValue& value, const std::string& where) {
   std::string name = string_at(field(value, "type", where), where);
   if (const JsonValue* index = optional_field(value, "index", where)) {
-    name += ":" + std::to_string(integer_at(*index, where));
+    name += str_cat(":", integer_at(*index, where));
   }
   try {
     return c10::Device(name);

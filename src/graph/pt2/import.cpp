@@ -21,8 +21,8 @@ void check_version(const JsonValue& program) {
   const std::int64_t major = integer_at(field(version, "major", kRecord), kRecord);
   const std::int64_t minor = integer_at(field(version, "minor", kRecord), kRecord);
   if (major != kPt2SchemaMajor) {
-    throw UsageError("the archive has schema version " + std::to_string(major) + "." + std::to_string(minor) +
-                         ", but only version " + std::to_string(kPt2SchemaMajor) + " is supported",
+    throw UsageError(str_cat("the archive has schema version ", major, ".", minor, ", but only version ",
+                             kPt2SchemaMajor, " is supported"),
                      {}, "export the model with the torch version that Penstock is built with");
   }
 }
@@ -118,8 +118,7 @@ class ProgramReader {
         return;
       }
     }
-    add_constant_input("input_" + std::to_string(graph_.inputs.size()),
-                       nodes_.read_arg(scope_, arg, kRecord));
+    add_constant_input(str_cat("input_", graph_.inputs.size()), nodes_.read_arg(scope_, arg, kRecord));
   }
 
   void add_constant_input(const std::string& name, const Arg& arg) {
@@ -167,7 +166,7 @@ class ProgramReader {
       auto& others = by_record[location.record];
       for (const Slot* other : others) {
         if (!location.overlaps(locations_.at(other->names[0]))) continue;
-        const std::int32_t from = graph_.value(slot.value).storage, to = graph_.value(other->value).storage;
+        const auto from = graph_.value(slot.value).storage, to = graph_.value(other->value).storage;
         for (Value& value : graph_.values) {
           if (value.storage == from) value.storage = to;
         }

@@ -56,7 +56,7 @@ ValueId Pt2Nodes::define(Scope& scope, const std::string& name, ValueType type, 
   Value value{.name = name, .type = type};
   const bool plain = !name.empty() && name.find_first_of(" \t\r\n(){}[]\",=:%") == std::string::npos;
   if (!plain) fail_at(where, "invalid value name " + quote(name));
-  for (int i = 1; !used_names_.insert(value.name).second; ++i) value.name = name + "." + std::to_string(i);
+  for (int i = 1; !used_names_.insert(value.name).second; ++i) value.name = str_cat(name, ".", i);
   if (type == ValueType::Tensor) {
     if (const JsonValue* metas = optional_field(*scope.graph, "tensor_values", where)) {
       if (const JsonValue* meta = optional_field(*metas, name, where)) value.meta = pt2_meta(*meta, where);
@@ -152,7 +152,7 @@ void Pt2Nodes::read_nodes(Scope& scope, const std::string& where) {
   if (scope.depth > kMaxRegionDepth) fail_at(where, "regions are nested too deeply");
   const JsonArray& nodes = array_at(field(*scope.graph, "nodes", where), where);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    read_node(scope, nodes[i], where + ", node " + std::to_string(i));
+    read_node(scope, nodes[i], str_cat(where, ", node ", i));
   }
 }
 

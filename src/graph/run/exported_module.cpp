@@ -2,7 +2,7 @@
 // combination of training modes that is used, and shared by the threads that call the model.
 #include "base/text.h"
 #include "graph/passes/eval_mode.h"
-#include "graph/run/access.h"
+#include "graph/run/exported_access.h"
 #include "graph/run/exported_tree.h"
 #include "graph/run/interpreter.h"
 #include "value/tensor_storage.h"
@@ -47,9 +47,9 @@ void check_argument_names(const Graph& graph, const value::Args& args, const val
   const auto hint = [&] { return "the arguments are (" + arguments_text(graph) + ")"; };  // only for errors
   const std::size_t wanted = graph.input_structure.children[0].children.size();
   if (args.size() != wanted) {
-    throw UsageError("the model takes " + std::to_string(wanted) + " positional arguments, but " +
-                         std::to_string(args.size()) + " were given",
-                     {}, hint());
+    throw UsageError(
+        str_cat("the model takes ", wanted, " positional arguments, but ", args.size(), " were given"), {},
+        hint());
   }
   std::vector<std::string> keywords;
   for (const value::DictKey& key : graph.input_structure.children[1].keys) {
@@ -77,22 +77,22 @@ void check_tensor_shapes(const Graph& graph, const std::vector<at::Tensor>& tens
     throw ShapeError(quote(graph.slots[i].names[0]) + " has shape " + format_shape(sizes) + ", expected " +
                          to_string(*meta),
                      {},
-                     "call a sharded model through ps::call; submodules of an exported model cannot be "
-                     "units of fully_shard");
+                     "call a sharded model through penstock::runtime::call; submodules of an exported model "
+                     "cannot be units of fully_shard");
   }
 }
 
 //! Copies of the tensors. Those that share memory share memory in the copy, too.
 std::vector<at::Tensor> copies_of(const Graph& graph, const std::vector<at::Tensor>& tensors) {
-  std::map<std::int32_t, int> holders;
+  std::map<std::optional<std::int32_t>, int> holders;
   for (const Slot& slot : graph.slots) ++holders[graph.value(slot.value).storage];
   std::map<const void*, at::Tensor> memories;
   std::vector<at::Tensor> copies;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor plain = tensors[i].detach();
-    const std::int32_t storage = graph.value(graph.slots[i].value).storage;
+    const std::optional<std::int32_t> storage = graph.value(graph.slots[i].value).storage;
     at::Tensor copy;
-    if (storage >= 0 && holders[storage] > 1 && plain.has_storage()) {
+    if (storage && holders[storage] > 1 && plain.has_storage()) {
       at::Tensor& memory = memories[plain.storage().unsafeGetStorageImpl()];
       if (!memory.defined()) {
         const auto elements = static_cast<std::int64_t>(plain.storage().nbytes() / plain.element_size());
@@ -163,8 +163,7 @@ struct ExportedModuleImpl::Impl {
 ExportedModuleImpl::ExportedModuleImpl(Graph graph, std::vector<at::Tensor> tensors)
     : torch::nn::Module("ExportedModule") {
   if (tensors.size() != graph.slots.size()) {
-    throw UsageError("the graph needs " + std::to_string(graph.slots.size()) + " tensors, not " +
-                     std::to_string(tensors.size()));
+    throw UsageError(str_cat("the graph needs ", graph.slots.size(), " tensors, not ", tensors.size()));
   }
   impl_ = std::make_unique<Impl>(*this, std::move(graph), std::move(tensors));
 }

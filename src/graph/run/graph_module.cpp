@@ -57,8 +57,7 @@ struct GraphModule::Impl {
 
 GraphModule::GraphModule(Graph graph, std::vector<at::Tensor> tensors, std::optional<c10::Device> device) {
   if (tensors.size() != graph.slots.size()) {
-    throw UsageError("the graph needs " + std::to_string(graph.slots.size()) + " tensors, not " +
-                     std::to_string(tensors.size()));
+    throw UsageError(str_cat("the graph needs ", graph.slots.size(), " tensors, not ", tensors.size()));
   }
   Interpreter train(graph, device);
   impl_ = std::make_unique<Impl>(Impl{std::move(graph), std::move(tensors), device, std::move(train)});
@@ -188,30 +187,29 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const s
                        value::dtype_name(value.meta->dtype));
     }
     if (tensor.dim() != static_cast<std::int64_t>(value.meta->sizes.size())) {
-      faults.push_back(here + " has " + std::to_string(tensor.dim()) + " dims, expected " +
-                       to_string(*value.meta));
+      faults.push_back(str_cat(here, " has ", tensor.dim(), " dims, expected ", to_string(*value.meta)));
       continue;
     }
     for (std::size_t d = 0; d < value.meta->sizes.size(); ++d) {
       const Dim& dim = value.meta->sizes[d];
       const std::int64_t size = tensor.size(static_cast<std::int64_t>(d));
-      const std::string location = "dim " + std::to_string(d) + " of " + here + " is " + std::to_string(size);
+      const std::string location = str_cat("dim ", d, " of ", here, " is ", size);
       if (dim.expression.empty()) {
         if (size == dim.size) continue;
-        faults.push_back(location + ", expected " + std::to_string(dim.size));
+        faults.push_back(str_cat(location, ", expected ", dim.size));
         sizes_differ = true;
         continue;
       }
       const auto [it, fresh] = symbols.try_emplace(dim.expression, size, here);
       if (!fresh && it->second.first != size) {
-        faults.push_back(location + ", but " + dim.expression + " is " + std::to_string(it->second.first) +
-                         " in " + it->second.second);
+        faults.push_back(
+            str_cat(location, ", but ", dim.expression, " is ", it->second.first, " in ", it->second.second));
       }
       const SymbolRange* range = range_of(graph, dim.expression);
       if (range && ((range->min && size < *range->min) || (range->max && size > *range->max))) {
         faults.push_back(location + ", but the model was exported for " +
                          (range->min ? std::to_string(*range->min) : "0") +
-                         (range->max ? " to " + std::to_string(*range->max) : " or more"));
+                         (range->max ? str_cat(" to ", *range->max) : " or more"));
         out_of_range = true;
       }
     }

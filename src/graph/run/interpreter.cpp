@@ -2,6 +2,7 @@
 // operator and stores its results.
 #include "graph/run/interpreter.h"
 
+#include "base/text.h"
 #include "graph/ir/modes.h"
 #include "graph/ir/scalars.h"
 #include "graph/ir/schema.h"
@@ -318,8 +319,8 @@ inline void Interpreter::Program::store(Stack& stack, const Step& step, std::vec
     }
     const c10::ArrayRef<IValue> items = value.toListRef();
     if (items.size() != to.count) {
-      throw UsageError("the operator returned a list of " + std::to_string(items.size()) + " items, but " +
-                       std::to_string(to.count) + " when the graph was created");
+      throw UsageError(str_cat("the operator returned a list of ", items.size(), " items, but ", to.count,
+                               " when the graph was created"));
     }
     for (std::uint32_t k = 0; k < to.count; ++k) {
       const std::uint32_t index = list_indices[to.index + k];
@@ -381,9 +382,8 @@ template <class After>
 std::vector<IValue> Interpreter::Program::run(std::vector<IValue> frame, std::span<const at::Tensor> slots,
                                               const After& after) const {
   if (frame.size() != num_inputs || slots.size() != num_slots) {
-    throw UsageError("the graph has " + std::to_string(num_inputs) + " inputs and " +
-                     std::to_string(num_slots) + " tensors, but was given " + std::to_string(frame.size()) +
-                     " and " + std::to_string(slots.size()));
+    throw UsageError(str_cat("the graph has ", num_inputs, " inputs and ", num_slots,
+                             " tensors, but was given ", frame.size(), " and ", slots.size()));
   }
   frame.resize(frame_size);
   Stack stack;

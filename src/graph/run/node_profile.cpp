@@ -59,7 +59,7 @@ std::string profile_text(const Graph& graph, std::span<const double> seconds, st
     });
     text += numbers + node.name() + type + (node.module.empty() ? "" : "  @ " + node.module) + "\n";
   }
-  text += "all " + std::to_string(graph.nodes.size()) + " nodes: " + format_seconds(total) + "\n";
+  text += str_cat("all ", graph.nodes.size(), " nodes: ", format_seconds(total), "\n");
   return text;
 }
 

@@ -268,9 +268,8 @@ std::vector<int> stages_of_nodes(const Graph& graph, const SplitPositions& posit
   std::size_t before = 0;
   for (const std::size_t position : positions) {
     if (position <= before || position >= graph.nodes.size()) {
-      throw UsageError("split positions must be ascending and within the graph's " +
-                       std::to_string(graph.nodes.size()) + " nodes; " + std::to_string(position) +
-                       " is not");
+      throw UsageError(str_cat("split positions must be ascending and within the graph's ",
+                               graph.nodes.size(), " nodes; ", position, " is not"));
     }
     before = position;
     for (std::size_t i = position; i < graph.nodes.size(); ++i) ++stage[i];
@@ -346,7 +345,7 @@ SplitGraph split_graph(const Graph& graph, const SplitPositions& positions,
   for (std::size_t s = 0; s < count; ++s) {
     Graph& stage = split.stages[s].graph;
     if (stage.nodes.empty() && count > 1) {
-      throw UsageError("stage " + std::to_string(s) + " would have no nodes to run", {},
+      throw UsageError(str_cat("stage ", s, " would have no nodes to run"), {},
                        "move or remove one of the split points around it");
     }
     if (s + 1 < count) stage.output_structure = flat_tuple(stage.outputs.size());
@@ -367,21 +366,21 @@ std::string to_string(const SplitGraph& split) {
     for (std::size_t i = 0; i < stages[s].sources.size(); ++i) {
       const Graph& graph = stages[s].graph;
       const Value& value = graph.value(graph.inputs[i].value);
-      text += "stage " + std::to_string(s) + "  %" + value.name +
-              (value.meta ? " " + to_string(*value.meta) : "") + "  from ";
+      text += str_cat("stage ", s, "  %", value.name, (value.meta ? " " + to_string(*value.meta) : ""),
+                      "  from ");
       if (const auto* user = std::get_if<FromUser>(&stages[s].sources[i])) {
-        text += "the user, input " + std::to_string(user->input) + "\n";
+        text += str_cat("the user, input ", user->input, "\n");
       } else {
         const auto& from = std::get<FromStage>(stages[s].sources[i]);
-        text += "stage " + std::to_string(from.stage.value) + ", output " + std::to_string(from.output) +
-                (from.stage.index() + 1 < s ? " (skips stages)" : "") + "\n";
+        text += str_cat("stage ", from.stage.value, ", output ", from.output,
+                        (from.stage.index() + 1 < s ? " (skips stages)" : ""), "\n");
       }
     }
     for (const Slot& slot : stages[s].graph.slots) {
       if (slot.kind != Slot::Kind::Constant) continue;
       const Value& value = stages[s].graph.value(slot.value);
-      text += "stage " + std::to_string(s) + "  %" + value.name +
-              (value.meta ? " " + to_string(*value.meta) : "") + "  a constant of the model\n";
+      text += str_cat("stage ", s, "  %", value.name, (value.meta ? " " + to_string(*value.meta) : ""),
+                      "  a constant of the model\n");
     }
   }
   for (const SharedSlot& slot : split.shared) {

@@ -23,7 +23,7 @@ std::string location_of(const Node& node) {
 }
 
 //! A range of nodes that must stay in one stage, and the reason.
-struct Bond {
+struct InseparableRange {
   std::size_t first = kNoStage;  //!< no split position may be in first+1 … last
   std::size_t last = 0;
   std::string why;
@@ -32,7 +32,7 @@ struct Bond {
 //! All uses of written memory, from its creation to the last write, must be in one stage. If a tensor from
 //! outside the graph is written, only one stage may use it. The same holds for overlapping weights, which the
 //! optimizer writes.
-std::vector<Bond> memory_bonds(const Graph& graph) {
+std::vector<InseparableRange> shared_memory_ranges(const Graph& graph) {
   struct Use {
     std::size_t birth = kNoStage, first = kNoStage, last = 0, last_write = kNoStage;
     bool outside = false, trained = false;
@@ -40,8 +40,8 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
   };
   std::vector<Use> uses(graph.values.size() + 1);
   const auto use_of = [&](ValueId id) -> Use* {
-    const std::int32_t storage = graph.value(id).storage;
-    return storage < 0 ? nullptr : &uses[static_cast<std::size_t>(storage)];
+    const std::optional<std::int32_t> storage = graph.value(id).storage;
+    return storage ? &uses[static_cast<std::size_t>(*storage)] : nullptr;
   };
   for (const Slot& slot : graph.slots) {
     Use* use = use_of(slot.value);
@@ -66,74 +66,75 @@ std::vector<Bond> memory_bonds(const Graph& graph) {
       if (Use* use = use_of(id)) use->last_write = i;
     }
   }
-  std::vector<Bond> bonds;
+  std::vector<InseparableRange> ranges;
   for (const Use& use : uses) {
     if (use.last_write == kNoStage) {
       if (use.trained && use.slots.size() > 1 && use.birth != kNoStage)
-        bonds.push_back(
+        ranges.push_back(
             {use.birth, use.last,
              join(use.slots, " and ") + " share memory, and stages on both sides would train them"});
       continue;
     }
     const Node& writer = graph.nodes[use.last_write];
     if (use.outside) {
-      bonds.push_back({use.birth, use.last,
-                       location_of(writer) + " writes a tensor that stages on both sides would use"});
+      ranges.push_back({use.birth, use.last,
+                        location_of(writer) + " writes a tensor that stages on both sides would use"});
     } else {
-      bonds.push_back({use.birth, use.last_write,
-                       location_of(writer) + " writes in place to a tensor that " +
-                           location_of(graph.nodes[use.birth]) + " created in an earlier stage"});
+      ranges.push_back({use.birth, use.last_write,
+                        location_of(writer) + " writes in place to a tensor that " +
+                            location_of(graph.nodes[use.birth]) + " created in an earlier stage"});
     }
   }
-  return bonds;
+  return ranges;
 }
 
 //! Numbers read from tensor elements cannot be sent to another stage: messages are tensors.
-std::vector<Bond> scalar_bonds(const Graph& graph) {
-  std::vector<Bond> bonds;
-  std::vector<std::size_t> bond_of(graph.values.size(), kNoStage);
+std::vector<InseparableRange> scalar_ranges(const Graph& graph) {
+  std::vector<InseparableRange> ranges;
+  std::vector<std::size_t> range_of(graph.values.size(), kNoStage);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     for_each_read(node, [&](ValueId id) {
-      const std::size_t bond = bond_of[id.index()];
-      if (bond != kNoStage) bonds[bond].last = i;
+      const std::size_t range = range_of[id.index()];
+      if (range != kNoStage) ranges[range].last = i;
     });
     if (node.kind != Node::Kind::Op || is_size_query(node)) continue;
     for_each_result(node, [&](ValueId id) {
       if (graph.value(id).type == ValueType::Tensor) return;
-      bond_of[id.index()] = bonds.size();
-      bonds.push_back(
+      range_of[id.index()] = ranges.size();
+      ranges.push_back(
           {i, i,
            "a number that " + location_of(node) + " reads from a tensor would cross the stage boundary"});
     });
   }
-  return bonds;
+  return ranges;
 }
 
 //! Functional mutations: a written slot belongs to the stage that computes its new value.
-std::vector<Bond> mutation_bonds(const Graph& graph) {
-  std::vector<Bond> bonds;
+std::vector<InseparableRange> mutation_ranges(const Graph& graph) {
+  std::vector<InseparableRange> ranges;
   for (const Mutation& mutation : graph.mutations) {
-    Bond bond{.why = "%" + graph.value(mutation.target).name + " is read and written on both sides"};
+    InseparableRange range{.why = "%" + graph.value(mutation.target).name +
+                                  " is read and written on both sides"};
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       bool touches = false;
       for_each_read(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.target; });
       for_each_result(graph.nodes[i], [&](ValueId id) { touches = touches || id == mutation.from; });
       if (!touches) continue;
-      if (bond.first == kNoStage) bond.first = i;
-      bond.last = i;
+      if (range.first == kNoStage) range.first = i;
+      range.last = i;
     }
-    if (bond.first != kNoStage) bonds.push_back(bond);
+    if (range.first != kNoStage) ranges.push_back(range);
   }
-  return bonds;
+  return ranges;
 }
 
 std::size_t value_index(ValueId id) {
   return id.index();
 }
 
-std::set<std::int32_t> written_storages(const Graph& graph) {
-  std::set<std::int32_t> written;
+std::set<std::optional<std::int32_t>> written_storages(const Graph& graph) {
+  std::set<std::optional<std::int32_t>> written;
   for (const Node& node : graph.nodes) {
     for (const ValueId id : written_values(node)) written.insert(graph.value(id).storage);
   }
@@ -148,11 +149,11 @@ bool is_size_query(const Node& node) {
 }
 
 std::vector<bool> recomputed_values(const Graph& graph) {
-  const std::set<std::int32_t> written = written_storages(graph);
+  const std::set<std::optional<std::int32_t>> written = written_storages(graph);
   std::vector<bool> weight(graph.values.size(), false), recomputed(graph.values.size(), false);
-  std::set<std::int32_t> weights;
+  std::set<std::optional<std::int32_t>> weights;
   for (const Slot& slot : graph.slots) {
-    const std::int32_t storage = graph.value(slot.value).storage;
+    const std::optional<std::int32_t> storage = graph.value(slot.value).storage;
     if (written.contains(storage)) continue;
     weight[value_index(slot.value)] = true;
     weights.insert(storage);
@@ -187,10 +188,10 @@ bool is_recomputed(const Node& node, const std::vector<bool>& recomputed) {
 
 std::vector<std::string> split_obstacles(const Graph& graph) {
   std::vector<std::string> why(graph.nodes.size() + 1);
-  for (const auto& bonds : {memory_bonds(graph), scalar_bonds(graph), mutation_bonds(graph)}) {
-    for (const Bond& bond : bonds) {
-      for (std::size_t position = bond.first + 1; position <= bond.last; ++position) {
-        if (why[position].empty()) why[position] = bond.why;
+  for (const auto& ranges : {shared_memory_ranges(graph), scalar_ranges(graph), mutation_ranges(graph)}) {
+    for (const InseparableRange& range : ranges) {
+      for (std::size_t position = range.first + 1; position <= range.last; ++position) {
+        if (why[position].empty()) why[position] = range.why;
       }
     }
   }
@@ -275,15 +276,13 @@ SplitPositions split_at_modules(const Graph& graph, const std::map<std::string, 
       calls.try_emplace(call, Extent{i, i}).first->second.last = i;
     }
     if (calls.empty()) {
-      std::vector<std::string> paths = module_paths(graph);
-      const std::string near = nearest_name(module, paths);
+      const std::vector<std::string> paths = module_paths(graph);
       constexpr std::size_t shown = 8;
-      if (paths.size() > shown) {
-        paths.resize(shown);
-        paths.emplace_back("…");
-      }
+      std::vector<std::string> first(
+          paths.begin(), paths.begin() + static_cast<std::ptrdiff_t>(std::min(shown, paths.size())));
+      if (paths.size() > shown) first.emplace_back("…");
       throw UsageError("no operator ran in module " + quote(name, 200), {},
-                       near.empty() ? "the modules are " + join(paths, ", ") : "did you mean " + near + "?");
+                       did_you_mean(module, paths, "the modules are " + join(first, ", ")));
     }
     for (const auto& [call, extent] : calls)
       positions.insert(point == SplitPoint::Beginning ? extent.first : extent.last + 1);

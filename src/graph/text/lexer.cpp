@@ -145,7 +145,7 @@ void Lexer::fail(const std::string& message) const {
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const std::size_t start = before.rfind('\n');
   const std::size_t column = begin - (start == std::string_view::npos ? 0 : start + 1) + 1;
-  throw ParseError("line " + std::to_string(line) + ", column " + std::to_string(column) + ": " + message);
+  throw ParseError(str_cat("line ", line, ", column ", column, ": ", message));
 }
 
 }  // namespace penstock::graph

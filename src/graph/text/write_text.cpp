@@ -103,9 +103,9 @@ std::string mode_text(const NodeMode& mode) {
       break;
   }
   for (const Autocast& cast : mode.autocast) {
-    text += " autocast(" + c10::DeviceTypeName(cast.device, true) + ", " + value::dtype_name(cast.dtype) +
-            ", " + (cast.enabled ? "True" : "False") + ", " + (cast.cache ? "True" : "False") + ", " +
-            std::to_string(cast.region) + ")";
+    text += str_cat(" autocast(", c10::DeviceTypeName(cast.device, true), ", ", value::dtype_name(cast.dtype),
+                    ", ", (cast.enabled ? "True" : "False"), ", ", (cast.cache ? "True" : "False"), ", ",
+                    cast.region, ")");
   }
   return text;
 }

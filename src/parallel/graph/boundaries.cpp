@@ -118,10 +118,10 @@ class Call {
   }
 
   void refuse_writes(graph::ValueId id) const {
-    const std::int32_t storage = graph_.value(id).storage;
+    const std::optional<std::int32_t> storage = graph_.value(id).storage;
     for (std::size_t i = begin_; i < end_; ++i) {
       for (const graph::ValueId written : written_values(graph_.nodes[i])) {
-        if (written != id && (storage < 0 || graph_.value(written).storage != storage)) continue;
+        if (written != id && (!storage || graph_.value(written).storage != storage)) continue;
         throw UsageError("the module modifies an input that must be redistributed",
                          {.op = graph_.nodes[i].name() + " of module " + quote(module_)},
                          "apply the style to a module that only reads its input");
@@ -159,8 +159,9 @@ graph::Graph with_boundary(graph::Graph graph, const std::string& module, const 
     end = begin;
   }
   if (!found) {
-    throw UsageError("module " + quote(module) + " has no operators in this graph", {},
-                     "when capturing a model, mark the operators of modules with ps::ModuleScope");
+    throw UsageError(
+        "module " + quote(module) + " has no operators in this graph", {},
+        "when capturing a model, mark the operators of modules with penstock::graph::ModuleScope");
   }
   return graph;
 }

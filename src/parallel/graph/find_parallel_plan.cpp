@@ -137,7 +137,7 @@ class Search {
     const auto dims = [&](graph::ValueId value) { return graph_.value(value).meta->sizes.size(); };
     if (dims(out) == dims(id) + 1 && heads && *heads * *now == *last) {
       if (*heads % ranks_ == 0) return {};
-      return std::to_string(*heads) + " heads cannot be divided among " + std::to_string(ranks_) + " ranks";
+      return str_cat(*heads, " heads cannot be divided among ", ranks_, " ranks");
     }
     if (dims(out) + 1 == dims(id) && before && *before * *last == *now) return {};
     return "its outputs are split by " + node.name() + ", not by heads";
@@ -180,7 +180,7 @@ FoundPlan find_parallel_plan(const graph::Graph& graph, std::int64_t ranks) {
     if (const std::string obstacle = layer_obstacle(graph, uses, use); !obstacle.empty())
       reach.obstacle = obstacle;
     if (reach.obstacle.empty() && reach.layers.size() != 1)
-      reach.obstacle = "its output reaches " + std::to_string(reach.layers.size()) + " layers";
+      reach.obstacle = str_cat("its output reaches ", reach.layers.size(), " layers");
     for (const std::size_t to : reach.layers) sources[to].push_back(use.node);
     reaches[use.node] = std::move(reach);
   }
@@ -220,9 +220,8 @@ FoundPlan require_parallel_plan(const graph::Graph& graph, std::int64_t ranks, c
     found.not_sharded.resize(shown);
     found.not_sharded.emplace_back("…");
   }
-  throw UsageError("the model has no layers that " + std::to_string(ranks) +
-                       " tensor-parallel ranks could share" +
-                       (found.not_sharded.empty() ? "" : " (" + join(found.not_sharded, "; ") + ")"),
+  throw UsageError(str_cat("the model has no layers that ", ranks, " tensor-parallel ranks could share",
+                           (found.not_sharded.empty() ? "" : " (" + join(found.not_sharded, "; ") + ")")),
                    {}, hint);
 }
 

@@ -25,9 +25,9 @@ class AddedHook final : public torch::autograd::FunctionPostHook {
 };
 
 // The engine destroys its callbacks with their backward: if that ends without calling them, it failed.
-struct Watch {
+struct EndCallback {
   std::function<void(bool)> end;
-  ~Watch() {
+  ~EndCallback() {
     if (end) end(false);
   }
 };
@@ -48,12 +48,12 @@ void LeafHooks::clear() noexcept {
 void EndOfBackward::watch(const std::weak_ptr<void>& owner, std::function<void(bool success)> end) {
   if (registered_) return;
   registered_ = true;
-  const auto watch = std::make_shared<Watch>();
-  watch->end = [owner, end = std::move(end)](bool success) {
+  const auto callback = std::make_shared<EndCallback>();
+  callback->end = [owner, end = std::move(end)](bool success) {
     if (const auto alive = owner.lock()) end(success);
   };
-  torch::autograd::Engine::get_default_engine().queue_callback([this, owner, watch] {
-    const std::function<void(bool)> finished = std::exchange(watch->end, nullptr);
+  torch::autograd::Engine::get_default_engine().queue_callback([this, owner, callback] {
+    const std::function<void(bool)> finished = std::exchange(callback->end, nullptr);
     // If a node is being evaluated, it belongs to an outer backward around the one that ended.
     if (!torch::autograd::get_current_node()) return finished(true);
     if (const auto alive = owner.lock()) reset();

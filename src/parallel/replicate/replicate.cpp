@@ -1,5 +1,5 @@
 // Replica and its construction from a module.
-#include "parallel/agreement.h"
+#include "parallel/replica_agreement.h"
 #include "parallel/replicate/grad_reducer.h"
 
 #include <penstock/parallel/replicate.h>

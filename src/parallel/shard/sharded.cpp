@@ -1,5 +1,5 @@
 // Assigns the parameters of a module to units.
-#include "parallel/agreement.h"
+#include "parallel/replica_agreement.h"
 #include "parallel/shard/sharded_units.h"
 
 #include <penstock/base/error.h>

@@ -36,9 +36,8 @@ at::Tensor prepared_result(const at::Tensor& tensor, std::size_t index, const te
 
 void check_arguments(const PrepareModuleInput& style, std::size_t count, const std::string& module) {
   const auto refuse = [&](const char* list, std::size_t size) {
-    throw UsageError("PrepareModuleInput of module " + quote(module) + " has " + std::to_string(size) +
-                         " entries in `" + list + "`, but the call has " + std::to_string(count) +
-                         " arguments",
+    throw UsageError(str_cat("PrepareModuleInput of module ", quote(module), " has ", size, " entries in `",
+                             list, "`, but the call has ", count, " arguments"),
                      {}, "pass one entry per argument, std::nullopt to leave it unchanged");
   };
   if (style.desired.size() != count) refuse("desired", style.desired.size());
@@ -48,9 +47,8 @@ void check_arguments(const PrepareModuleInput& style, std::size_t count, const s
 void check_results(const PrepareModuleOutput& style, std::size_t count, const std::string& module) {
   const auto check = [&](const char* list, const ResultPlacements& placements) {
     if (!placements.count() || *placements.count() == count) return;
-    throw UsageError("PrepareModuleOutput of module " + quote(module) + " has " +
-                         std::to_string(*placements.count()) + " entries in `" + list +
-                         "`, but the result has " + std::to_string(count) + " tensors",
+    throw UsageError(str_cat("PrepareModuleOutput of module ", quote(module), " has ", *placements.count(),
+                             " entries in `", list, "`, but the result has ", count, " tensors"),
                      {}, "pass one entry per tensor, std::nullopt to leave it unchanged");
   };
   check("desired", style.desired);

@@ -1,7 +1,7 @@
 // Applies a plan to a module. libtorch modules hold two handles to each parameter, a member and an entry in
 // the parameter table; both are replaced. Prepare styles use the hooks of `ps::call`.
 #include "base/text.h"
-#include "graph/run/access.h"
+#include "graph/run/exported_access.h"
 #include "parallel/tensor/module_paths.h"
 #include "parallel/tensor/prepare.h"
 #include "runtime/stage/hooked_module.h"
@@ -219,7 +219,7 @@ class Applying {
     if (!set_member(module_, name, nullptr)) {
       throw UsageError("module " + quote(path_) + " (" + module_.name() +
                            ") holds handles to its parameters that cannot be replaced",
-                       {}, "derive it from ps::ExchangeableParameters");
+                       {}, "derive it from penstock::parallel::ExchangeableParameters");
     }
     at::Tensor& sharded = changes_.distributed[plain.unsafeGetTensorImpl()];
     if (!sharded.defined()) {

@@ -157,9 +157,8 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
   const int stages = static_cast<int>(costs.stages.size());
   if (ranks < 1 || microbatches < 1) throw UsageError("Auto needs at least one rank and one microbatch");
   if (stages < ranks || stages % ranks != 0) {
-    throw UsageError("Auto cannot distribute " + std::to_string(stages) + " stages over " +
-                         std::to_string(ranks) + " ranks",
-                     {}, "use a number of stages that is a multiple of the number of ranks");
+    throw UsageError(str_cat("Auto cannot distribute ", stages, " stages over ", ranks, " ranks"), {},
+                     "use a number of stages that is a multiple of the number of ranks");
   }
   check_costs(costs, stages, microbatches);
   AutoResult result;

@@ -1,6 +1,7 @@
 // The backward of a stage: in full, or the input half, which returns the weight half as WeightWork.
 #include "runtime/backward/backward.h"
 
+#include "base/text.h"
 #include "runtime/backward/backward_edges.h"
 #include "runtime/backward/backward_graph.h"
 #include "runtime/backward/backward_work.h"
@@ -31,14 +32,13 @@ void check_gradient(std::size_t output, at::SymIntArrayRef sizes, const Tensor& 
   std::ostringstream text;
   text << "an output of shape " << sizes << " got a gradient of shape " << grad.sizes();
   ErrorContext context;
-  context.tensor = "outputs[" + std::to_string(output) + "]";
+  context.tensor = str_cat("outputs[", output, "]");
   throw ShapeError(text.str(), context);
 }
 
 void check_counts(std::size_t outputs, std::size_t grads) {
   if (outputs == grads) return;
-  throw UsageError("the backward of " + std::to_string(outputs) + " outputs needs as many gradients, not " +
-                   std::to_string(grads));
+  throw UsageError(str_cat("the backward of ", outputs, " outputs needs as many gradients, not ", grads));
 }
 
 Roots roots_of(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grads) {
@@ -79,7 +79,7 @@ Wanted wanted_of(const std::vector<Tensor>& inputs) {
     if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
     if (!inputs[i].is_leaf()) {
       ErrorContext context;
-      context.tensor = "inputs[" + std::to_string(i) + "]";
+      context.tensor = str_cat("inputs[", i, "]");
       throw UsageError("an input of a stage's backward is not a leaf tensor", context,
                        "detach it before the forward (flatten_args_detach)");
     }

@@ -1,6 +1,8 @@
 // Shared parameters, across ranks and within one rank.
 #include "runtime/backward/shared_parameters.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 #include <penstock/tensor/flatten.h>
 
@@ -16,8 +18,8 @@ void check_locations(const PipelineSetup& setup, const SharedParameter& shared) 
   if (shared.size() < 2) throw UsageError("a shared parameter needs at least two locations");
   for (const ParameterLocation& location : shared) {
     if (location.stage.value >= 0 && location.stage.value < setup.program.num_stages()) continue;
-    throw UsageError("a shared parameter is declared for stage " + std::to_string(location.stage.value) +
-                     ", which the pipeline does not have");
+    throw UsageError(str_cat("a shared parameter is declared for stage ", location.stage.value,
+                             ", which the pipeline does not have"));
   }
 }
 

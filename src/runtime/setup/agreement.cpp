@@ -1,6 +1,7 @@
 // Agreement between ranks.
 #include "runtime/setup/agreement.h"
 
+#include "base/text.h"
 #include "runtime/setup/signature.h"
 #include "value/chunk_rules.h"
 
@@ -30,12 +31,12 @@ std::string program_hash(const schedule::Program& program) {
 std::string declared(const PipelineOptions& options) {
   std::string text;
   for (const SkipValue& skip : options.skips) {
-    text += skip.name + ":" + std::to_string(skip.from.value) + ">" + std::to_string(skip.to.value) + " ";
+    text += str_cat(skip.name, ":", skip.from.value, ">", skip.to.value, " ");
   }
   for (const SharedParameter& shared : options.shared) {
     text += "shared";
     for (const ParameterLocation& location : shared)
-      text += " " + std::to_string(location.stage.value) + "." + location.name;
+      text += str_cat(" ", location.stage.value, ".", location.name);
     text += "; ";
   }
   return text;
@@ -72,9 +73,9 @@ void compare_fields(const comm::Group& group, const SetupFields& local) {
       const auto received = all[rank].toListRef();  // another version may have fewer fields
       const std::string other = field < received.size() ? received[field].toStringRef() : "none";
       if (other == first) continue;
-      throw UsageError("the ranks' pipelines differ in the " + local[field].first + ": " + first +
-                           " on rank " + std::to_string(group.global_rank(0).value) + ", " + other +
-                           " on rank " + std::to_string(group.global_rank(static_cast<int>(rank)).value),
+      throw UsageError(str_cat("the ranks' pipelines differ in the ", local[field].first, ": ", first,
+                               " on rank ", group.global_rank(0).value, ", ", other, " on rank ",
+                               group.global_rank(static_cast<int>(rank)).value),
                        {},
                        "construct the pipeline with the same stages, microbatches and options on every rank");
     }
@@ -132,8 +133,7 @@ void warm_up(const PipelineSetup& setup) {
     } catch (const Error& e) {
       const auto [low, high] =
           std::minmax({setup.group.global_rank(setup.rank.value).value, setup.group.global_rank(peer).value});
-      throw CommError("ranks " + std::to_string(low) + " and " + std::to_string(high) +
-                          " cannot reach each other: " + e.message(),
+      throw CommError(str_cat("ranks ", low, " and ", high, " cannot reach each other: ", e.message()),
                       e.context(), e.hint());
     }
   }
@@ -165,13 +165,12 @@ std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote&
     all.push_back(std::move(other));
     if (all.back().train != all.front().train || all.back().step != all.front().step) {
       const auto text = [](const StepNote& n) {
-        return std::string(n.train ? "step " : "evaluation ") + std::to_string(n.step);
+        return str_cat(std::string(n.train ? "step " : "evaluation "), n.step);
       };
-      throw UsageError("the ranks do not run the same step: rank " +
-                       std::to_string(setup.group.global_rank(0).value) + " runs " + text(all.front()) +
-                       ", rank " +
-                       std::to_string(setup.group.global_rank(static_cast<int>(all.size()) - 1).value) +
-                       " runs " + text(all.back()));
+      throw UsageError(str_cat("the ranks do not run the same step: rank ", setup.group.global_rank(0).value,
+                               " runs ", text(all.front()), ", rank ",
+                               setup.group.global_rank(static_cast<int>(all.size()) - 1).value, " runs ",
+                               text(all.back())));
     }
   }
   return all;
@@ -192,8 +191,8 @@ void check_row_orders(const PipelineSetup& setup, const std::vector<StepNote>& n
   for (std::size_t rank = first + 1; rank < notes.size(); ++rank) {
     if (notes[rank].row_order == 0 || notes[rank].row_order == notes[first].row_order) continue;
     const auto given = [&](std::size_t member) {
-      return "rank " + std::to_string(setup.group.global_rank(static_cast<int>(member)).value) +
-             " was given rows that are " + (notes[member].row_order == 1 ? "not sharded" : "sharded");
+      return str_cat("rank ", setup.group.global_rank(static_cast<int>(member)).value,
+                     " was given rows that are ", (notes[member].row_order == 1 ? "not sharded" : "sharded"));
     };
     const bool both = notes[first].row_order != 1 && notes[rank].row_order != 1;
     throw ShapeError(given(first) + " and " + given(rank) + (both ? " in a different way" : "") +
@@ -206,7 +205,7 @@ const value::RowOrder& BatchRowOrder::find(const PipelineSetup& setup, const std
                                            const value::RowOrder& local) {
   const auto holder =
       std::find_if(notes.begin(), notes.end(), [](const StepNote& note) { return note.row_order != 0; });
-  // Microbatches with only replicated values, and those that the caller split, follow each other.
+  // If nothing is split, or the caller split the batch, the rows of the microbatches are consecutive.
   if (holder == notes.end()) return known_.at(1);
   const auto known = known_.find(holder->row_order);
   if (known != known_.end()) return known->second;

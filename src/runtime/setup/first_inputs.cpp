@@ -22,10 +22,6 @@ std::string value_text(const c10::IValue& value) {
   return text.str();
 }
 
-std::string numbers_text(const std::vector<std::size_t>& microbatches) {
-  return (microbatches.size() == 1 ? "microbatch " : "microbatches ") + join(microbatches, ", ");
-}
-
 }  // namespace
 
 FirstInputs::Leaf FirstInputs::leaf_of(std::string path, const c10::IValue& value) {
@@ -57,7 +53,7 @@ FirstInputs::Leaves FirstInputs::leaves_of(const StepBatch& batch, std::size_t m
   for (std::size_t stage = 0; stage < batch.kwargs.size(); ++stage) {
     if (batch.kwargs[stage].empty()) continue;
     for (const auto& [name, value] : batch.kwargs[stage][microbatch])
-      add(value, "kwargs." + name + " of stage " + std::to_string(stage));
+      add(value, str_cat("kwargs.", name, " of stage ", stage));
   }
   return leaves;
 }
@@ -123,7 +119,7 @@ FirstInputs::Changes FirstInputs::changes(const StepBatch& batch) const {
   }
   std::vector<std::string> texts;
   for (const auto& [text, microbatches] : found)
-    texts.push_back(text + " (" + numbers_text(microbatches) + ")");
+    texts.push_back(text + " (" + numbered("microbatch", microbatches) + ")");
   changes.text = join(texts, "; ");
   return changes;
 }
@@ -138,9 +134,8 @@ ShapeError FirstInputs::error(const PipelineSetup& setup, const StepBatch& batch
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     const auto& facts = reports[rank].toTupleRef().elements();
     if (facts[0].toStringRef().empty()) continue;
-    texts.push_back("inputs of rank " +
-                    std::to_string(setup.group.global_rank(static_cast<int>(rank)).value) + ": " +
-                    facts[0].toStringRef());
+    texts.push_back(str_cat("inputs of rank ", setup.group.global_rank(static_cast<int>(rank)).value, ": ",
+                            facts[0].toStringRef()));
     dtype = dtype || facts[1].toBool();
     layout = layout || facts[2].toBool();
     requires_grad = requires_grad || facts[3].toBool();

@@ -10,12 +10,6 @@
 namespace penstock::runtime {
 namespace {
 
-std::string count(int n, const char* what) {
-  const std::string word(what);
-  const char* const plural = word.ends_with("h") ? "es" : "s";
-  return std::to_string(n) + " " + word + (n == 1 ? "" : plural);
-}
-
 const PipelineStage& first_of(const std::vector<PipelineStage>& stages) {
   if (!stages.empty()) return stages.front();
   throw UsageError("this rank has no stage", {}, "use at most as many ranks as stages");
@@ -25,25 +19,24 @@ void check_counts(const std::vector<PipelineStage>& stages, int microbatches) {
   const PipelineStage& first = first_of(stages);
   const int ranks = first.group().size();
   if (microbatches < 1) {
-    throw UsageError("a pipeline cannot run with " + count(microbatches, "microbatch"), {},
+    throw UsageError("a pipeline cannot run with " + counted(microbatches, "microbatch"), {},
                      "use at least 1 microbatch");
   }
   if (ranks > first.num_stages()) {
-    throw UsageError("there are more ranks than stages: " + count(ranks, "rank") + ", " +
-                         count(first.num_stages(), "stage"),
+    throw UsageError("there are more ranks than stages: " + counted(ranks, "rank") + ", " +
+                         counted(first.num_stages(), "stage"),
                      {}, "use a group with at most as many ranks as stages");
   }
   for (const PipelineStage& stage : stages) {
     if (stage.num_stages() != first.num_stages()) {
-      throw UsageError("the stages disagree on the number of stages: stage " +
-                       std::to_string(first.index().value) + " says " + std::to_string(first.num_stages()) +
-                       ", stage " + std::to_string(stage.index().value) + " says " +
-                       std::to_string(stage.num_stages()));
+      throw UsageError(str_cat("the stages disagree on the number of stages: stage ", first.index().value,
+                               " says ", first.num_stages(), ", stage ", stage.index().value, " says ",
+                               stage.num_stages()));
     }
     if (stage.device().type() != first.device().type()) {
-      throw UsageError("the stages are on different kinds of device: stage " +
-                       std::to_string(first.index().value) + " on " + first.device().str() + ", stage " +
-                       std::to_string(stage.index().value) + " on " + stage.device().str());
+      throw UsageError(str_cat("the stages are on different kinds of device: stage ", first.index().value,
+                               " on ", first.device().str(), ", stage ", stage.index().value, " on ",
+                               stage.device().str()));
     }
   }
 }
@@ -52,10 +45,9 @@ std::vector<schedule::StageEdge> skip_edges(const std::vector<SkipValue>& skips,
   std::vector<schedule::StageEdge> edges;
   for (const SkipValue& skip : skips) {
     if (skip.from.value < 0 || skip.from >= skip.to || skip.to.value >= stages) {
-      throw UsageError("skip value " + quote(skip.name) + " cannot go from stage " +
-                           std::to_string(skip.from.value) + " to stage " + std::to_string(skip.to.value),
-                       {},
-                       "a skip value must go to a later one of the " + std::to_string(stages) + " stages");
+      throw UsageError(str_cat("skip value ", quote(skip.name), " cannot go from stage ", skip.from.value,
+                               " to stage ", skip.to.value),
+                       {}, str_cat("a skip value must go to a later one of the ", stages, " stages"));
     }
     if (skip.to.value == skip.from.value + 1) continue;  // sent with the output
     const schedule::StageEdge edge{skip.from, skip.to};
@@ -76,21 +68,20 @@ void index_stages(PipelineSetup& setup) {
   const schedule::Program& program = setup.program;
   const int ranks = setup.group.size();
   if (program.ranks() != ranks) {
-    throw UsageError("the program is for " + count(program.ranks(), "rank") + ", the group has " +
-                     std::to_string(ranks));
+    throw UsageError(
+        str_cat("the program is for ", counted(program.ranks(), "rank"), ", the group has ", ranks));
   }
   setup.by_index.assign(static_cast<std::size_t>(program.num_stages()), nullptr);
   for (const PipelineStage& stage : setup.stages) {
     const ErrorContext context{.rank = setup.rank, .stage = stage.index()};
     if (stage.num_stages() != program.num_stages()) {
-      throw UsageError("the stage is one of " + std::to_string(stage.num_stages()) + ", the program has " +
-                           std::to_string(program.num_stages()),
+      throw UsageError(str_cat("the stage belongs to a pipeline of ", counted(stage.num_stages(), "stage"),
+                               ", but the program has ", program.num_stages()),
                        context);
     }
     if (!setup.local(stage.index())) {
-      throw UsageError(
-          "this schedule places the stage on rank " + std::to_string(setup.rank_of(stage.index()).value),
-          context, "see Placement for which rank holds which stage");
+      throw UsageError(str_cat("this schedule places the stage on rank ", setup.rank_of(stage.index()).value),
+                       context, "see Placement for which rank holds which stage");
     }
     const PipelineStage*& slot = setup.by_index[stage.index().index()];
     if (slot != nullptr) throw UsageError("the stage is given twice", context);
@@ -135,7 +126,7 @@ schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<Pipe
   const int all = stages.front().num_stages();
   if (all % ranks != 0) {
     throw UsageError("the built-in schedules need the same number of stages on every rank: " +
-                         count(all, "stage") + ", " + count(ranks, "rank"),
+                         counted(all, "stage") + ", " + counted(ranks, "rank"),
                      {}, "use a multiple of the number of ranks, or a custom schedule table");
   }
   return program_of(make_schedule(kind, {ranks, all / ranks, microbatches}), stages, options);

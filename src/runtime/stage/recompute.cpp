@@ -1,4 +1,5 @@
 // Activation recomputation: one autograd node whose backward runs the forward again and then its backward.
+#include "base/text.h"
 #include "runtime/backward/backward_work.h"
 
 #include <penstock/base/error.h>
@@ -126,8 +127,8 @@ class RecomputeNode final : public SplitNode {
     const at::AutoGradMode grad_mode(true);
     std::vector<Tensor> outputs = forward_(inputs);
     if (outputs.size() != count_) {
-      throw UsageError("a recomputed forward returned " + std::to_string(outputs.size()) +
-                       " outputs, but the first run returned " + std::to_string(count_));
+      throw UsageError(str_cat("a recomputed forward returned ", outputs.size(),
+                               " outputs, but the first run returned ", count_));
     }
     return outputs;
   }

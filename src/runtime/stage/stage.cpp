@@ -38,8 +38,7 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, StageId stage,
   context.stage = stage;
   if (!module) throw UsageError("a stage needs a module", context);
   if (num_stages < 1 || stage.value < 0 || stage.value >= num_stages) {
-    throw UsageError("there is no stage " + std::to_string(stage.value) + " in a pipeline of " +
-                         std::to_string(num_stages) + " stages",
+    throw UsageError(str_cat("there is no stage ", stage.value, " in a pipeline of ", num_stages, " stages"),
                      {}, "stages are counted from 0");
   }
   if (on_meta(*module)) {

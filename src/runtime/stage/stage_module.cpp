@@ -114,9 +114,8 @@ const std::set<std::string>& no_keywords() {
 }
 
 void wrong_argument_count(std::size_t given, std::size_t wanted) {
-  throw UsageError("the stage's forward takes " + std::to_string(wanted) + " arguments but was given " +
-                       std::to_string(given),
-                   {}, "the items of the previous stage's output tuple are this stage's arguments");
+  throw UsageError(str_cat("the stage's forward takes ", wanted, " arguments but was given ", given), {},
+                   "the items of the previous stage's output tuple are this stage's arguments");
 }
 
 void check_no_keywords(const value::Kwargs& kwargs) {
@@ -128,9 +127,9 @@ void check_no_keywords(const value::Kwargs& kwargs) {
 
 void check_parameter_names(const std::vector<std::string>& names, std::size_t parameters) {
   if (names.size() != parameters) {
-    throw UsageError("the forward has " + std::to_string(parameters) + " parameters, but " +
-                         std::to_string(names.size()) + " names were given",
-                     {}, "name every parameter of the forward, in order");
+    throw UsageError(
+        str_cat("the forward has ", parameters, " parameters, but ", names.size(), " names were given"), {},
+        "name every parameter of the forward, in order");
   }
   if (std::set<std::string>(names.begin(), names.end()).size() != names.size())
     throw UsageError("two parameters of a forward were given the same name: " + join(names, ", "));

@@ -1,4 +1,6 @@
 // Seeds of the backward of each microbatch.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 #include <penstock/runtime/loss_reduction.h>
 
@@ -16,7 +18,7 @@ void check_weight(double weight, std::size_t microbatch) {
   if (std::isfinite(weight) && weight >= 0) return;
   ErrorContext context;
   context.microbatch = MicrobatchId(static_cast<std::int64_t>(microbatch));
-  throw UsageError("the weight of a loss is " + std::to_string(weight), context,
+  throw UsageError(str_cat("the weight of a loss is ", weight), context,
                    "weights must be finite and not negative");
 }
 
@@ -25,8 +27,7 @@ std::vector<double> normalize_weights(std::vector<double> weights, std::optional
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double total = denominator.value_or(sum);
   if (!std::isfinite(total) || total < 0 || (total == 0 && sum > 0)) {
-    throw UsageError("the weights of the losses sum to " + std::to_string(sum) +
-                         " and cannot be divided by " + std::to_string(total),
+    throw UsageError(str_cat("the weights of the losses sum to ", sum, " and cannot be divided by ", total),
                      {}, "set loss_denominator to the mean of these sums over all shares of the batch");
   }
   for (double& weight : weights) weight = total == 0 ? 0 : weight / total;
@@ -60,8 +61,8 @@ std::vector<double> LossReduction::initial_gradients(const std::vector<std::int6
     return normalize_weights({rows.begin(), rows.end()}, denominator);
   }
   if (targets.empty() || (!rows.empty() && rows.size() != targets.size())) {
-    throw UsageError("weighted losses need a target for each microbatch: " + std::to_string(targets.size()) +
-                     " targets, " + std::to_string(rows.size()) + " microbatches");
+    throw UsageError(str_cat("weighted losses need a target for each microbatch: ", targets.size(),
+                             " targets, ", rows.size(), " microbatches"));
   }
   std::vector<double> weights;
   weights.reserve(targets.size());
@@ -71,8 +72,7 @@ std::vector<double> LossReduction::initial_gradients(const std::vector<std::int6
 
 at::Tensor LossReduction::reduce(const std::vector<at::Tensor>& losses, const std::vector<double>& factors) {
   if (losses.empty() || losses.size() != factors.size()) {
-    throw UsageError(std::to_string(losses.size()) + " losses cannot be reduced with " +
-                     std::to_string(factors.size()) + " factors");
+    throw UsageError(str_cat(losses.size(), " losses cannot be reduced with ", factors.size(), " factors"));
   }
   at::Tensor total;
   for (std::size_t i = 0; i < losses.size(); ++i) {

@@ -143,8 +143,8 @@ const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<I
                                  const char* what) {
   const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
   if (list.empty() || list.size() == microbatches) return list;
-  throw UsageError("the " + std::string(what) + " of " + std::to_string(list.size()) +
-                       " microbatches were given to a schedule of " + std::to_string(microbatches),
+  throw UsageError(str_cat("the ", std::string(what), " of ", list.size(),
+                           " microbatches were given to a schedule of ", microbatches),
                    {.rank = setup.rank}, "pass one entry per microbatch of the schedule");
 }
 

@@ -100,13 +100,13 @@ void Step::run_action(const schedule::Action& action) {
 void Step::perform(const schedule::Action& action) {
   const auto& custom = setup_.options.custom;
   const auto found = custom.empty() ? custom.end() : custom.find(action.kind());
-  if (found == custom.end()) return perform_usual(action);
+  if (found == custom.end()) return perform_default(action);
   const StepView view{batch_.args, batch_.kwargs, batch_.targets, losses};
   found->second(
-      action, [&] { perform_usual(action); }, view);
+      action, [&] { perform_default(action); }, view);
 }
 
-void Step::perform_usual(const schedule::Action& action) {
+void Step::perform_default(const schedule::Action& action) {
   if (action.kind() == schedule::ActionKind::Overlap) {
     return perform_overlap(action.forward_part(), action.backward_part());
   }
@@ -157,10 +157,10 @@ void Step::handle(const schedule::Action& action) {
 }
 
 Step::Transfer Step::transfer_of(const schedule::Action& action) const {
-  const bool downward = action.kind() == schedule::ActionKind::SendForward ||
-                        action.kind() == schedule::ActionKind::RecvBackward;
-  const int edge = downward ? program_.wiring().find(action.stage(), action.peer()).value()
-                            : program_.wiring().find(action.peer(), action.stage()).value();
+  const bool is_producer = action.kind() == schedule::ActionKind::SendForward ||
+                           action.kind() == schedule::ActionKind::RecvBackward;
+  const int edge = is_producer ? program_.wiring().find(action.stage(), action.peer()).value()
+                               : program_.wiring().find(action.peer(), action.stage()).value();
   const bool forward_way = action.kind() == schedule::ActionKind::SendForward ||
                            action.kind() == schedule::ActionKind::RecvForward;
   return {edge, forward_way ? Direction::Forward : Direction::Backward, setup_.rank_of(action.peer()).value};

@@ -1,5 +1,6 @@
 // B, I and W: takes the gradients of a stage's outputs, runs the backward or one of its halves, and delivers
 // the gradients of the inputs.
+#include "base/text.h"
 #include "runtime/step/step_state.h"
 
 #include <penstock/base/error.h>
@@ -30,8 +31,8 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Act
     const Message message = mailbox_.take(edges[e], Direction::Backward, microbatch);
     const std::vector<OutputRoot>& outputs_of_edge = record.outputs[e];
     if (message.leaves.size() != outputs_of_edge.size()) {
-      throw ShapeError("received " + std::to_string(message.leaves.size()) + " gradients for " +
-                       std::to_string(outputs_of_edge.size()) + " outputs");
+      throw ShapeError(
+          str_cat("received ", message.leaves.size(), " gradients for ", outputs_of_edge.size(), " outputs"));
     }
     for (std::size_t i = 0; i < outputs_of_edge.size(); ++i) {
       if (!message.leaves[i].isTensor()) continue;

@@ -71,7 +71,7 @@ class Step {
  private:
   void run_action(const schedule::Action& action);
   void perform(const schedule::Action& action);
-  void perform_usual(const schedule::Action& action);
+  void perform_default(const schedule::Action& action);
   void handle(const schedule::Action& action);
   void perform_overlap(const schedule::Action& forward, const schedule::Action& backward);
 

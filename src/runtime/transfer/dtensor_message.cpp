@@ -44,7 +44,7 @@ tensor::AxisPlacement read_placement(ByteReader& in) {
 std::string mesh_text(const DTensorMeta& meta) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < meta.axes.size(); ++i)
-    parts.push_back(meta.axes[i] + "=" + std::to_string(meta.shape[i]));
+    parts.push_back(str_cat(meta.axes[i], "=", meta.shape[i]));
   return "DeviceMesh(" + join(parts, ", ") + ")";
 }
 
@@ -59,13 +59,13 @@ tensor::DeviceMesh mesh_for(const DTensorMeta& meta, const PipelineStage& stage)
     elsewhere = true;
   }
   if (elsewhere) {
-    throw UsageError("the sender of a distributed value has other coordinates in " + mesh_text(meta) +
-                         " than this rank: " + meta.text(),
+    throw UsageError("the sender of a distributed value has different coordinates in " + mesh_text(meta) +
+                         " from this rank: " + to_string(meta),
                      {.stage = stage.index()},
                      "make the pipeline's group from the ranks with the same coordinates on all other axes");
   }
   throw UsageError(
-      "the stage received a distributed value but has no mesh with these axes: " + meta.text(),
+      "the stage received a distributed value but has no mesh with these axes: " + to_string(meta),
       {.stage = stage.index()},
       "set StageOptions::mesh, or return full_tensor or to_local of the result from the previous stage");
 }
@@ -80,10 +80,10 @@ std::optional<DTensorMeta> DTensorMeta::of(const at::Tensor& tensor) {
   return meta;
 }
 
-std::string DTensorMeta::text() const {
+std::string to_string(const DTensorMeta& meta) {
   std::ostringstream out;
-  out << at::IntArrayRef(sizes) << " on " << mesh_text(*this) << " with "
-      << penstock::tensor::to_string(placements);
+  out << at::IntArrayRef(meta.sizes) << " on " << mesh_text(meta) << " with "
+      << tensor::to_string(meta.placements);
   return out.str();
 }
 

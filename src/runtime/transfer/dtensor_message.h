@@ -29,11 +29,12 @@ struct DTensorMeta {
 
   //! The metadata of a distributed tensor; nullopt for a plain one.
   static std::optional<DTensorMeta> of(const at::Tensor& tensor);
-  //! For example `[4, 8] on DeviceMesh(tp=2) with [Shard(0)]`.
-  std::string text() const;
 
   friend bool operator==(const DTensorMeta&, const DTensorMeta&) = default;
 };
+
+//! For example `[4, 8] on DeviceMesh(tp=2) with [Shard(0)]`.
+std::string to_string(const DTensorMeta& meta);
 
 void write(ByteWriter& out, const DTensorMeta& meta);
 DTensorMeta read_dtensor_meta(ByteReader& in);

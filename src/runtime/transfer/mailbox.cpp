@@ -79,8 +79,8 @@ std::shared_ptr<const MessageMeta> Mailbox::meta_for(int edge, Direction way, Mi
   }
   if (meta->fits(message)) return meta;
   throw ShapeError(
-      std::string("a ") + way_text(way) +
-          " between stages changed its metadata for the same batch shapes: " + meta->difference(message),
+      std::string("the metadata of a ") + way_text(way) +
+          " between stages changed although the batch shapes did not: " + meta->difference(message),
       {}, "use ShapeMode::Dynamic, which sends the shapes with every message");
 }
 

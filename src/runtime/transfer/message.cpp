@@ -97,7 +97,8 @@ std::string MessageMeta::difference(const Message& message) const {
       const auto& meta = metas.tensors[i];
       parts.push_back(meta ? to_string(*meta) + (meta->requires_grad ? " with gradient" : "")
                            : value::kind_name(metas.others[i]));
-      if (i < metas.dtensors.size() && metas.dtensors[i]) parts.back() += " of " + metas.dtensors[i]->text();
+      if (i < metas.dtensors.size() && metas.dtensors[i])
+        parts.back() += " of " + to_string(*metas.dtensors[i]);
     }
     return "(" + join(parts, ", ") + ")";
   };

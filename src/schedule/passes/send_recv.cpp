@@ -2,6 +2,7 @@
 // action per round, lowest rank first. When an action produces a value that another rank uses, the pass
 // appends the send here and the receive there at the same time. Both ranks of a pair therefore have the same
 // transfer order, and the order of insertion is a run without waits: the result is safe in every send mode.
+#include "base/text.h"
 #include "schedule/dependencies.h"
 
 #include <penstock/base/error.h>
@@ -136,9 +137,9 @@ class Inserter {
 
   [[noreturn]] void refuse(std::size_t rank) const {
     const Verdict verdict = validate(compute_only(draft_), draft_.wiring);
-    throw ScheduleError("the computations can never all run: rank " + std::to_string(rank) + " stops at " +
-                        to_string(draft_.ranks[rank][next_[rank]]) + "\n" +
-                        penstock::to_string(verdict.findings));
+    throw ScheduleError(str_cat("the computations can never all run: rank ", rank, " stops at ",
+                                to_string(draft_.ranks[rank][next_[rank]]), "\n",
+                                penstock::to_string(verdict.findings)));
   }
 
   const Draft& draft_;

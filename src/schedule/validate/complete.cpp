@@ -1,4 +1,5 @@
 // Checks that every microbatch passes through every stage, and that every transfer has both ends.
+#include "base/text.h"
 #include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
@@ -8,13 +9,7 @@
 namespace penstock::schedule {
 namespace {
 
-// Lists the first few microbatches.
-std::string batches_text(const std::vector<int>& batches) {
-  std::string text = batches.size() == 1 ? "microbatch " : "microbatches ";
-  for (std::size_t i = 0; i < batches.size() && i < 5; ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(batches[i]);
-  return batches.size() > 5 ? text + " and " + std::to_string(batches.size() - 5) + " more" : text;
-}
+constexpr std::size_t kShownMicrobatches = 5;
 
 class Completeness {
  public:
@@ -23,12 +18,12 @@ class Completeness {
 
   void stages() {
     for (int stage = 0; stage < subject_.context.placement.num_stages(); ++stage) {
-      const std::string of = "stage " + std::to_string(stage);
+      const std::string of = str_cat("stage ", stage);
       const std::size_t rank = subject_.rank_of(StageId(stage));
-      report(rank, of + " has no F of ", missing(FactKind::Output, stage));
+      report(rank, of + " has no F", missing(FactKind::Output, stage));
       if (!subject_.training) continue;
-      report(rank, of + " has no B or I of ", missing(FactKind::InputGradient, stage));
-      report(rank, of + " has no B or W of ", missing(FactKind::WeightGradient, stage));
+      report(rank, of + " has no B or I", missing(FactKind::InputGradient, stage));
+      report(rank, of + " has no B or W", missing(FactKind::WeightGradient, stage));
     }
   }
 
@@ -51,17 +46,20 @@ class Completeness {
     return batches;
   }
 
-  void report(std::size_t rank, const std::string& what, const std::vector<int>& batches) {
-    if (!batches.empty()) findings_.error(findings_.location(rank), what + batches_text(batches));
+  void report(std::size_t rank, const std::string& what, const std::vector<int>& batches,
+              const std::string& peer = "") {
+    if (batches.empty()) return;
+    findings_.error(findings_.location(rank),
+                    what + " for " + numbered("microbatch", batches, kShownMicrobatches) + peer);
   }
 
   void pair(int edge, StageId sender, StageId receiver, const std::string& direction, FactKind sent,
             FactKind received) {
     const std::string s = std::to_string(sender.value), r = std::to_string(receiver.value);
-    report(subject_.rank_of(sender), "stage " + s + " has no SEND" + direction + " to stage " + r + " of ",
-           missing(sent, edge));
-    report(subject_.rank_of(receiver),
-           "stage " + r + " has no RECV" + direction + " from stage " + s + " of ", missing(received, edge));
+    report(subject_.rank_of(sender), "stage " + s + " has no SEND" + direction, missing(sent, edge),
+           " to stage " + r);
+    report(subject_.rank_of(receiver), "stage " + r + " has no RECV" + direction, missing(received, edge),
+           " from stage " + s);
   }
 
   const Subject& subject_;

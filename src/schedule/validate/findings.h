@@ -1,6 +1,8 @@
 // Collects the findings of the validator with their locations in the user's terms.
 #pragma once
 
+#include "base/text.h"
+
 #include <penstock/base/diagnostic.h>
 #include <penstock/schedule/action.h>
 #include <penstock/schedule/validate.h>
@@ -17,13 +19,12 @@ class Findings {
   //! `rank 1, step 4` or `row 2, column 5`.
   std::string location(std::size_t rank, std::size_t step) const {
     if (style_ == LocationStyle::RowAndColumn) {
-      return "row " + std::to_string(rank + 1) + ", column " + std::to_string(step + 1);
+      return str_cat("row ", rank + 1, ", column ", step + 1);
     }
-    return "rank " + std::to_string(rank) + ", step " + std::to_string(step);
+    return str_cat("rank ", rank, ", step ", step);
   }
   std::string location(std::size_t rank) const {
-    return (style_ == LocationStyle::RowAndColumn ? "row " + std::to_string(rank + 1)
-                                                  : "rank " + std::to_string(rank));
+    return (style_ == LocationStyle::RowAndColumn ? str_cat("row ", rank + 1) : str_cat("rank ", rank));
   }
 
   void error(std::string where, std::string message) {
@@ -34,7 +35,7 @@ class Findings {
   //! Adds the number of findings that were dropped, if any.
   void close() {
     if (count_ > kMaxFindings)
-      list_.push_back({Severity::Error, "", "and " + std::to_string(count_ - kMaxFindings) + " more"});
+      list_.push_back({Severity::Error, "", str_cat("and ", count_ - kMaxFindings, " more")});
   }
 
   std::size_t count() const { return count_; }

@@ -1,4 +1,5 @@
 // Checks the list of each rank on its own, from the first action to the last.
+#include "base/text.h"
 #include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
@@ -10,31 +11,6 @@ namespace {
 
 std::string number(int value) {
   return std::to_string(value);
-}
-
-// Describes a fact for messages.
-std::string fact_text(const Fact& fact, const Wiring& wiring) {
-  const int stage = fact.index;
-  const std::string batch = " of microbatch " + number(fact.microbatch.value);
-  const auto ends = [&] {
-    const StageEdge& edge = wiring.edge(fact.index);
-    return std::pair{number(edge.from.value), number(edge.to.value)};
-  };
-  switch (fact.kind) {
-    case FactKind::Output:
-      return "the output of stage " + number(stage) + batch;
-    case FactKind::InputGradient:
-      return "the input gradient of stage " + number(stage) + batch;
-    case FactKind::WeightGradient:
-      return "the weight gradient of stage " + number(stage) + batch;
-    case FactKind::ForwardSent:
-    case FactKind::ForwardReceived:
-      return "the output of stage " + ends().first + batch + ", received by stage " + ends().second;
-    case FactKind::BackwardSent:
-    case FactKind::BackwardReceived:
-      return "the input gradient of stage " + ends().second + batch + ", received by stage " + ends().first;
-  }
-  return "";
 }
 
 class ListChecker {
@@ -155,7 +131,7 @@ class ListChecker {
       const bool of_stage = fact.kind == FactKind::Output || fact.kind == FactKind::InputGradient ||
                             fact.kind == FactKind::WeightGradient;
       if (of_stage && subject_.rank_of(StageId(fact.index)) != rank_) return;
-      error(to_string(action) + " needs " + fact_text(fact, subject_.context.wiring) +
+      error(to_string(action) + " needs " + to_string(fact, subject_.context.wiring) +
             ", which no earlier action of the rank produces");
       reported = true;  // the other needs of a REDUCE_GRAD would repeat the message
     });
@@ -210,7 +186,7 @@ class ListChecker {
       if (reduced_[stage] > 0) continue;
       const StageId id(static_cast<std::int64_t>(stage));
       findings_.error(findings_.location(subject_.rank_of(id)),
-                      "stage " + std::to_string(stage) + " has no REDUCE_GRAD, but other stages do");
+                      str_cat("stage ", stage, " has no REDUCE_GRAD, but other stages do"));
     }
   }
 

@@ -1,5 +1,6 @@
 // Checks that both ranks of a pair have the same transfer order. With ordered sends, the transfers of a pair
 // run one after the other, so two ranks whose orders differ wait for each other forever.
+#include "base/text.h"
 #include "schedule/validate/checks.h"
 
 #include <algorithm>
@@ -65,11 +66,10 @@ void check_pair_order(const Subject& subject, Findings& findings) {
         const End& a = ends[low][low_begin + k];
         const End& b = ends[high][high_begin + k];
         if (send_of(subject.ranks[low][a.step]) == send_of(subject.ranks[high][b.step])) continue;
-        findings.error(findings.location(low, a.step),
-                       "the pair's transfers run in order, but the ranks disagree on transfer " +
-                           std::to_string(k) + " of ranks " + std::to_string(low) + " and " +
-                           std::to_string(high) + ": " + name(low, a) + " -> " + name(high, b) + " -> " +
-                           name(low, a));
+        findings.error(
+            findings.location(low, a.step),
+            str_cat("the pair's transfers run in order, but the ranks disagree on transfer ", k, " of ranks ",
+                    low, " and ", high, ": ", name(low, a), " -> ", name(high, b), " -> ", name(low, a)));
         break;
       }
     }

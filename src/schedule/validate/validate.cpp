@@ -1,4 +1,5 @@
 // Runs all checks on a compute table or on lowered lists.
+#include "base/text.h"
 #include "schedule/dependencies.h"
 #include "schedule/validate/checks.h"
 
@@ -18,21 +19,21 @@ bool check_frame(const ActionContext& context, const std::vector<ActionList>& ra
   if (placement.num_stages() < 1) findings.error("", "there are no stages");
   if (context.microbatches < 1) findings.error("", "there are no microbatches");
   if (static_cast<std::size_t>(placement.ranks()) != ranks.size()) {
-    findings.error("", "the placement has " + std::to_string(placement.ranks()) +
-                           " ranks, but there are lists for " + std::to_string(ranks.size()));
+    findings.error("", str_cat("the placement has ", placement.ranks(), " ranks, but there are lists for ",
+                               ranks.size()));
   }
   if (context.wiring.num_stages() != placement.num_stages()) {
-    findings.error("", "the wiring has " + std::to_string(context.wiring.num_stages()) +
-                           " stages, but the placement has " + std::to_string(placement.num_stages()));
+    findings.error("", str_cat("the wiring has ", context.wiring.num_stages(),
+                               " stages, but the placement has ", placement.num_stages()));
   }
   if (findings.count() != before) return false;
   // Rejects huge stage or microbatch numbers in a small file before allocating tables of that size.
   const double needed = static_cast<double>(placement.num_stages()) * context.microbatches;
   const auto held = static_cast<double>(action_count(ranks));
   if (needed > 4 * held + 1e6) {
-    findings.error("", std::to_string(placement.num_stages()) + " stages by " +
-                           std::to_string(context.microbatches) + " microbatches need far more than the " +
-                           std::to_string(action_count(ranks)) + " actions in the lists");
+    findings.error(
+        "", str_cat(placement.num_stages(), " stages by ", context.microbatches,
+                    " microbatches need far more than the ", action_count(ranks), " actions in the lists"));
   }
   return findings.count() == before;
 }
@@ -42,9 +43,9 @@ void check_in_flight(const Verdict& verdict, const ValidateOptions& options, Fin
   for (std::size_t rank = 0; rank < verdict.peak_in_flight_of_rank.size(); ++rank) {
     const int peak = verdict.peak_in_flight_of_rank[rank];
     if (peak <= *options.max_in_flight) continue;
-    findings.error(findings.location(rank), std::to_string(peak) +
-                                                " microbatches are in flight at once, more than the " +
-                                                std::to_string(*options.max_in_flight) + " allowed");
+    findings.error(findings.location(rank),
+                   str_cat(peak, " microbatches are in flight at once, more than the ",
+                           *options.max_in_flight, " allowed"));
   }
 }
 
@@ -87,7 +88,7 @@ const Diagnostics& Verdict::of(SendMode mode) const {
   const auto& found = by_mode[static_cast<std::size_t>(mode)];
   if (!found)
     throw UsageError(std::string(to_string(mode)) + " sends were not checked", {},
-                     "validate without ValidateOptions::mode, or with this one");
+                     "validate without ValidateOptions::send_mode, or with this one");
   return *found;
 }
 

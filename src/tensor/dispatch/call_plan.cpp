@@ -49,7 +49,7 @@ double cost_of(const OpCall& call, const Option& option, int axis) {
 
 [[noreturn]] void refuse_in_place(const OpCall& call) {
   throw UsageError(
-      "an in-place operator cannot keep the placements of the tensor that it writes: " + call.text(),
+      "an in-place operator cannot keep the placements of the tensor that it writes: " + to_string(call),
       {.op = call.op.schema().name()}, "redistribute the tensor first, or use the out-of-place operator");
 }
 
@@ -116,13 +116,13 @@ Option OpCall::option() const {
   return result;
 }
 
-std::string OpCall::text() const {
+std::string to_string(const OpCall& call) {
+  const c10::FunctionSchema& schema = call.op.schema();
   std::ostringstream text;
-  text << op.schema().name() << (op.schema().overload_name().empty() ? "" : "." + op.schema().overload_name())
-       << " of ";
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    text << (i == 0 ? "" : " and ") << sizes(i);
-    if (tensors[i].impl) text << " " << to_string(tensors[i].impl->placements());
+  text << schema.name() << (schema.overload_name().empty() ? "" : "." + schema.overload_name()) << " of ";
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    text << (i == 0 ? "" : " and ") << call.sizes(i);
+    if (call.tensors[i].impl) text << " " << to_string(call.tensors[i].impl->placements());
   }
   return text.str();
 }

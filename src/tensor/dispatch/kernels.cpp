@@ -437,6 +437,7 @@ class Registration {
     for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
       before_.impl(name, torch::CppFunction::makeFromBoxedFunction<&step_shards>());
     register_refusals(shards_, table);
+    register_decompositions(before_);
     register_tensor_values();
   }
 

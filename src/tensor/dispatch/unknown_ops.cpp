@@ -8,6 +8,7 @@
 #include <penstock/tensor/dtensor.h>
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/ops/max_pool1d_with_indices.h>
 
 #include <algorithm>
 #include <string_view>
@@ -62,7 +63,7 @@ void refuse_or_replicate(const c10::OperatorHandle& op, c10::DispatchKeySet /*ke
   const OpRule rule;
   OpCall call(op, rule, stack);
   if (!replicate_unknown || writes || !call.mesh) {
-    throw UnknownOp("there is no sharding rule for " + call.text(), {.op = op.schema().name()},
+    throw UnknownOp("there is no sharding rule for " + to_string(call), {.op = op.schema().name()},
                     writes ? "use the out-of-place operator, or work on local_of() of the tensor"
                            : "redistribute its arguments to Replicate and compute on to_local() of them, or "
                              "create a ReplicateUnknownOps around the call");
@@ -93,6 +94,15 @@ void register_refusals(torch::Library& library, const RuleTable& table) {
       library.impl(text.c_str(), torch::CppFunction::makeFromBoxedFunction<&compose>());
     }
   }
+}
+
+void register_decompositions(torch::Library& library) {
+  // Without a gradient, the decomposition for CPU tensors accesses memory. This is the one with a gradient.
+  library.impl("max_pool1d", [](const at::Tensor& input, c10::IntArrayRef kernel_size,
+                                c10::IntArrayRef stride, c10::IntArrayRef padding, c10::IntArrayRef dilation,
+                                bool ceil_mode) {
+    return std::get<0>(at::max_pool1d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode));
+  });
 }
 
 ReplicateUnknownOps::ReplicateUnknownOps() : outer_(replicate_unknown) {

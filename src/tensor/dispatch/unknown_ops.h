@@ -16,4 +16,7 @@ void refuse_or_replicate(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 //! decomposes them into other operators, some of which access memory.
 void register_refusals(torch::Library& library, const RuleTable& table);
 
+//! Registers decompositions, above autograd, of operators for which libtorch's access memory.
+void register_decompositions(torch::Library& library);
+
 }  // namespace penstock::tensor

@@ -1,6 +1,8 @@
 // Shards, sizes and costs of placements.
 #include "tensor/layout/layout.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <algorithm>
@@ -89,16 +91,15 @@ double move_bytes(const AxisPlacement& from, const AxisPlacement& to, double byt
 
 Placements checked(Placements placements, std::int64_t dims, const DeviceMesh::Impl& mesh) {
   if (placements.size() != mesh.shape.size()) {
-    throw UsageError("the mesh has " + std::to_string(mesh.shape.size()) + " axes, but there are " +
-                         std::to_string(placements.size()) + " placements: " + to_string(placements),
+    throw UsageError(str_cat("the mesh has ", mesh.shape.size(), " axes, but there are ", placements.size(),
+                             " placements: ", to_string(placements)),
                      {}, "pass one placement per axis of the mesh");
   }
   for (AxisPlacement& placement : placements) {
     if (!placement.is_shard()) continue;
     const std::int64_t dim = placement.dim() < 0 ? placement.dim() + dims : placement.dim();
     if (dim < 0 || dim >= dims) {
-      throw UsageError("a tensor of " + std::to_string(dims) + " dims cannot be sharded along dim " +
-                       std::to_string(placement.dim()));
+      throw UsageError(str_cat("a tensor of ", dims, " dims cannot be sharded along dim ", placement.dim()));
     }
     placement = Shard(dim);
   }

@@ -33,11 +33,10 @@ DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape
     : impl_(std::make_shared<DeviceMesh::Impl>()) {
   register_kernels();
   if (names.empty()) {
-    for (std::size_t i = 0; i < shape.size(); ++i) names.push_back("axis" + std::to_string(i));
+    for (std::size_t i = 0; i < shape.size(); ++i) names.push_back(str_cat("axis", i));
   }
   if (names.size() != shape.size()) {
-    throw UsageError("a mesh with " + std::to_string(shape.size()) + " axes got " +
-                     std::to_string(names.size()) + " names");
+    throw UsageError(str_cat("a mesh with ", shape.size(), " axes got ", names.size(), " names"));
   }
   auto sorted = names;
   std::sort(sorted.begin(), sorted.end());
@@ -46,8 +45,8 @@ DeviceMesh::DeviceMesh(const comm::Group& group, std::vector<std::int64_t> shape
   }
   const bool positive = std::all_of(shape.begin(), shape.end(), [](std::int64_t n) { return n > 0; });
   if (shape.empty() || !positive || product(shape) != group.size()) {
-    throw UsageError("a mesh with shape " + join(shape, " x ") + " does not match the " +
-                         std::to_string(group.size()) + " ranks of group " + group.name(),
+    throw UsageError(str_cat("a mesh with shape ", join(shape, " x "), " does not match the ", group.size(),
+                             " ranks of group ", group.name()),
                      {}, "the product of the axis sizes must equal the number of ranks");
   }
   impl_->shape = std::move(shape);
@@ -170,7 +169,7 @@ void DeviceMesh::recover(const comm::Group& group) {
 std::string to_string(const DeviceMesh& mesh) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < mesh.names().size(); ++i) {
-    parts.push_back(mesh.names()[i] + "=" + std::to_string(mesh.shape()[i]));
+    parts.push_back(str_cat(mesh.names()[i], "=", mesh.shape()[i]));
   }
   return "DeviceMesh(" + join(parts, ", ") + ")";
 }

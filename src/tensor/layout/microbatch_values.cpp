@@ -1,6 +1,7 @@
 // Splits distributed tensors into microbatches and merges them, shard by shard.
 #include "tensor/layout/microbatch_values.h"
 
+#include "base/text.h"
 #include "tensor/dispatch/dtensor_impl.h"
 #include "value/distributed_values.h"
 
@@ -50,9 +51,8 @@ std::vector<std::int64_t> chunk_rows(const at::Tensor& tensor, int chunks, std::
     rows.push_back(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}));
     // A microbatch must have the same shards as a tensor with its rows.
     if (rows.back() > 0 && sizes == shard_sizes(rows.back(), dim, impl.placements(), impl.mesh())) continue;
-    throw ShapeError("the shards of a tensor with " + std::to_string(tensor.size(dim)) + " rows and " +
-                         to_string(impl.placements()) + " cannot be split into " + std::to_string(chunks) +
-                         " microbatches",
+    throw ShapeError(str_cat("the shards of a tensor with ", tensor.size(dim), " rows and ",
+                             to_string(impl.placements()), " cannot be split into ", chunks, " microbatches"),
                      context, "make the rows a multiple of ranks x microbatches, or redistribute the tensor");
   }
   return rows;
@@ -80,9 +80,9 @@ void check_same_layout(const std::vector<at::Tensor>& tensors, const ErrorContex
     if (is_dtensor(tensors[i]) && is_dtensor(tensors[0]) && mesh_of(tensors[i]) == mesh_of(tensors[0]) &&
         placements_of(tensors[i]) == placements_of(tensors[0]))
       continue;
-    throw UsageError("chunk 0 is " + layout_text(tensors[0]) + " and chunk " + std::to_string(i) + " is " +
-                         layout_text(tensors[i]),
-                     context, "redistribute the outputs of all microbatches to the same placements");
+    throw UsageError(
+        str_cat("chunk 0 is ", layout_text(tensors[0]), " and chunk ", i, " is ", layout_text(tensors[i])),
+        context, "redistribute the outputs of all microbatches to the same placements");
   }
 }
 

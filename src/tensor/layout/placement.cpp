@@ -9,7 +9,7 @@
 namespace penstock::tensor {
 
 AxisPlacement::AxisPlacement(Shard s) : kind_(Kind::Shard), dim_(static_cast<std::int16_t>(s.dim)) {
-  if (dim_ != s.dim) throw UsageError("a tensor has no dim " + std::to_string(s.dim));
+  if (dim_ != s.dim) throw UsageError(str_cat("a tensor has no dim ", s.dim));
 }
 
 std::string to_string(const AxisPlacement& placement) {
@@ -18,7 +18,7 @@ std::string to_string(const AxisPlacement& placement) {
     case Kind::Replicate:
       return "Replicate";
     case Kind::Shard:
-      return "Shard(" + std::to_string(placement.dim()) + ")";
+      return str_cat("Shard(", placement.dim(), ")");
     case Kind::Partial:
       break;
   }

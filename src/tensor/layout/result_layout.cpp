@@ -76,15 +76,19 @@ Sizes copied_strides(const at::Tensor& source, std::optional<at::MemoryFormat> f
 }
 
 Sizes pointwise_strides(const c10::IValue* args, std::size_t count, c10::IntArrayRef sizes) {
-  bool contiguous = true, alike = true;
+  bool contiguous = true, alike = true, channels_last = sizes.size() == 4;
   const at::Tensor* first = nullptr;
   for_each_tensor(args, count, [&](const at::Tensor& tensor) {
     contiguous = contiguous && tensor.is_contiguous();
+    // Dims of one element do not count, so these strides may be neither equal nor those of the result.
+    channels_last =
+        channels_last && tensor.sizes() == sizes && tensor.is_contiguous(at::MemoryFormat::ChannelsLast);
     if (tensor.dim() == 0) return;
     if (!first) first = &tensor;
     alike = alike && tensor.sizes() == sizes && tensor.strides() == first->strides();
   });
   if (contiguous || !first) return dense_strides(sizes, {});
+  if (channels_last) return copied_strides(*first, at::MemoryFormat::ChannelsLast);
   if (alike && first->is_non_overlapping_and_dense())
     return Sizes(first->strides().begin(), first->strides().end());
   // libtorch's kernels allocate their results with it. Not all of them support meta tensors.

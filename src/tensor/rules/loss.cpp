@@ -35,7 +35,7 @@ void keep_sharded(const OpCall& call, Options& options, std::size_t tensor, std:
     if (option.in[tensor].is_shard(classes)) kept.push_back(option);
   }
   if (kept.empty() && call.mesh->shape.size() == 1) {
-    throw UsageError("LossParallel got logits that are not sharded along the class dim: " + call.text(),
+    throw UsageError("LossParallel got logits that are not sharded along the class dim: " + to_string(call),
                      {.op = call.op.schema().name()},
                      "shard the last layer with ColwiseParallel, or remove the LossParallel");
   }

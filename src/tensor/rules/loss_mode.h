@@ -1,4 +1,4 @@
-// Whether sharded classes must not be gathered on this thread (parallel/loss_parallel.h).
+// Whether LossParallel forbids gathering sharded classes on this thread (parallel/loss_parallel.h).
 #pragma once
 
 namespace penstock::tensor {

@@ -31,7 +31,7 @@ void add_option(const OpCall& call, Options& options, const AxisPlacement& a, co
 
 [[noreturn]] void refuse_sizes(const OpCall& call) {
   const bool linear = call.op.schema().name() == "aten::linear";
-  throw ShapeError("matrices of these sizes cannot be multiplied: " + call.text(),
+  throw ShapeError("matrices of these sizes cannot be multiplied: " + to_string(call),
                    {.op = call.op.schema().name()},
                    linear ? "the last dims of input and weight must have the same size"
                           : "the first must have as many columns as the second has rows, and their "

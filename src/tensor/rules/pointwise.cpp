@@ -20,12 +20,12 @@ Sizes broadcast_sizes(const OpCall& call) {
     for (std::size_t d = 0; d < arg_sizes.size(); ++d) {
       std::int64_t& size = sizes[dims - arg_sizes.size() + d];
       if (size != arg_sizes[d] && size != 1 && arg_sizes[d] != 1)
-        throw ShapeError("the sizes do not broadcast: " + call.text(), {.op = call.op.schema().name()});
+        throw ShapeError("the sizes do not broadcast: " + to_string(call), {.op = call.op.schema().name()});
       if (size == 1) size = arg_sizes[d];
     }
   }
   if (call.rule.writes_first && c10::IntArrayRef(sizes) != call.sizes(0)) {
-    throw ShapeError("a tensor that is written cannot be broadcast: " + call.text(),
+    throw ShapeError("a tensor that is written cannot be broadcast: " + to_string(call),
                      {.op = call.op.schema().name()});
   }
   return sizes;
@@ -247,7 +247,8 @@ void add_pointwise_rules(RuleTable& table) {
   for (const char* name : {"fill_.Scalar", "fill_.Tensor"}) table[name] = plain;
   for (const char* name : {"where.self"}) table[name].options = where_options;
   const OpRule identity{.options = identity_options, .kind = OpRule::Kind::Identity};
-  for (const char* name : {"detach", "alias", "lift_fresh", "_fused_sdp_choice"}) table[name] = identity;
+  for (const char* name : {"detach", "alias", "lift", "lift_fresh", "_fused_sdp_choice"})
+    table[name] = identity;
   table["empty_like"] = {.options = like_options};
   for (const char* name : {"new_empty", "new_zeros", "new_empty_strided"})
     table[name] = {.options = new_options, .localize = local_new};

@@ -68,12 +68,12 @@ class OpCall {
   //! The option with all tensors replicated.
   Option option() const;
 
-  //! `aten::mm of float [2, 3] [Shard(0)] and …`, for error messages.
-  std::string text() const;
-
  private:
   std::size_t base_ = 0, args_ = 0;
 };
+
+//! `aten::mm of [2, 3] [Shard(0)] and …`, for error messages.
+std::string to_string(const OpCall& call);
 
 //! Placements of all tensors of a call and of its results.
 struct OpPlan {

@@ -1,5 +1,6 @@
 // Views and operators that move elements without computing: each dim of the result comes from dims of the
 // input.
+#include "base/text.h"
 #include "tensor/rules/rules.h"
 
 #include <penstock/base/error.h>
@@ -292,7 +293,7 @@ std::int64_t joined_dim(const OpCall& call, bool stack) {
       fits = call.sizes(i)[d] == want[d] || (!stack && static_cast<std::int64_t>(d) == dim);
     if (!fits)
       throw ShapeError(
-          "tensors of these sizes cannot be joined along dim " + std::to_string(dim) + ": " + call.text(),
+          str_cat("tensors of these sizes cannot be joined along dim ", dim, ": ", to_string(call)),
           {.op = call.op.schema().name()});
   }
   return dim;

@@ -30,8 +30,8 @@ class TensorData : public DataSource {
       if (it->second.dim() == 0) throw ShapeError("the data's " + quote(name) + " has no batch dim");
       if (count_ == 0) count_ = it->second.size(0);
       if (it->second.size(0) != count_)
-        throw ShapeError("the data's " + quote(name) + " has " + std::to_string(it->second.size(0)) +
-                         " examples, " + quote(wanted.front()) + " has " + std::to_string(count_));
+        throw ShapeError(str_cat("the data's ", quote(name), " has ", it->second.size(0), " examples, ",
+                                 quote(wanted.front()), " has ", count_));
     }
     if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");

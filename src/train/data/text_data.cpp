@@ -1,4 +1,6 @@
 // Serves the characters of a text as training data.
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 #include <penstock/train/data.h>
 
@@ -39,9 +41,9 @@ class TextData : public DataSource {
     training_ = all.narrow(0, 0, all.size(0) - kept);
     validation_ = all.narrow(0, all.size(0) - kept, kept);
     if (training_.size(0) <= options.length)
-      throw UsageError("a text of " + std::to_string(all.size(0)) +
-                           " characters is too short for sequences of " + std::to_string(options.length),
-                       {}, "use a longer text, or shorter sequences");
+      throw UsageError(
+          str_cat("a text of ", all.size(0), " characters is too short for sequences of ", options.length),
+          {}, "use a longer text, or shorter sequences");
     auto generator = at::make_generator<at::CPUGeneratorImpl>(mixed(options.seed, 1, 0));
     order_ = at::randperm(std::max<std::int64_t>(kept - 1, 0) / options.length, generator, at::kLong);
   }

@@ -2,7 +2,7 @@
 #include "train/diagnostics/instrumented_stage.h"
 
 #include "train/diagnostics/operator_observer.h"
-#include "train/model/tensor_parallel.h"
+#include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/value/tree.h>
 

@@ -36,7 +36,7 @@ std::string data_name(const NotFinite& found, const Batch& batch, std::int64_t s
 std::string message_of(const NotFinite& found, std::int64_t stage) {
   switch (found.kind) {
     case Kind::Argument:
-      return "an output of stage " + std::to_string(stage - 1) + " contains " + found.value;
+      return str_cat("an output of stage ", stage - 1, " contains ", found.value);
     case Kind::Keyword:
       return "the value " + quote(found.name) + " of an earlier stage contains " + found.value;
     case Kind::Parameter:
@@ -74,8 +74,8 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
       const auto sizes = value::chunk_sizes(batch.examples, program.microbatches());
       const std::int64_t row =
           std::accumulate(sizes.begin(), sizes.begin() + found->microbatch, first_row + found->row);
-      here.message = "the data's " + quote(here.tensor) + " contains " + found->value + " in row " +
-                     std::to_string(row) + " of the batch (counted from 0)";
+      here.message = str_cat("the data's ", quote(here.tensor), " contains ", found->value, " in row ", row,
+                             " of the batch (counted from 0)");
     }
     if (found->kind == Kind::Parameter) here.tensor = found->name;
     first = here;
@@ -100,8 +100,8 @@ Located from_value(const c10::IValue& value) {
 Error error_of(const Located& first, const std::string& text, const RunOptions& options, int stages,
                const std::string& hint) {
   std::string where;
-  if (options.accumulate > 1) where += ", part " + std::to_string(first.part) + " of the batch";
-  if (options.parallel.dp > 1) where += ", replica " + std::to_string(first.replica);
+  if (options.accumulate > 1) where += str_cat(", part ", first.part, " of the batch");
+  if (options.parallel.dp > 1) where += str_cat(", replica ", first.replica);
   const ErrorContext context{.stage = StageId(std::min<std::int64_t>(first.stage, stages - 1)),
                              .microbatch = MicrobatchId(first.microbatch),
                              .tensor = first.tensor,

@@ -2,7 +2,7 @@
 #include "train/loop/checkpoint_manager.h"
 
 #include "base/text.h"
-#include "train/model/tensor_parallel.h"
+#include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/distributed_pieces.h>

@@ -1,7 +1,7 @@
 // Uses libtorch's fused kernels: one call for all parameters, with the arithmetic of Python's torch.optim.
 #include "train/loop/optimizer.h"
 
-#include "train/model/tensor_parallel.h"
+#include "train/model/tensor_parallel_stage.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>

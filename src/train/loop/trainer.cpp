@@ -97,7 +97,7 @@ class Run {
     if (observer()) observer()->on_message(message);
   }
   void report_in_step(const std::string& message) const {
-    report("step " + std::to_string(progress_.step) + ": " + message);
+    report(str_cat("step ", progress_.step, ": ", message));
   }
 
   void set_up() {

@@ -1,7 +1,7 @@
 // Implements the model interface for exported models.
 #include "base/text.h"
 #include "parallel/graph/require_parallel_plan.h"
-#include "train/model/tensor_parallel.h"
+#include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>
@@ -68,7 +68,7 @@ class StagedArchive : public StagedModel {
   std::shared_ptr<runtime::StageModule> stage(StageId stage,
                                               const std::optional<comm::Group>& tensor_group) override {
     if (!built_.insert(stage).second)
-      throw UsageError("stage " + std::to_string(stage.value) + " was already built", {},
+      throw UsageError(str_cat("stage ", stage.value, " was already built"), {},
                        "split the model again to build another copy");
     if (tensor_group) {
       check_tensor_ranks(tensor_group->size());
@@ -144,8 +144,8 @@ class ArchivedModel : public Model {
       const auto& meta = graph().value(slot.value).meta;
       if (slot.kind == graph::Slot::Kind::Parameter && meta) count += meta->numel();
     }
-    return options().file.filename().string() + ", " + std::to_string(graph().nodes.size()) + " operators, " +
-           std::to_string(count) + " parameters";
+    return str_cat(options().file.filename().string(), ", ", graph().nodes.size(), " operators, ", count,
+                   " parameters");
   }
 
   ModelSplit split(int stages) const override {
@@ -198,12 +198,12 @@ class ArchivedModel : public Model {
       const std::int64_t fixed = value.meta->sizes[0].size;
       for (const std::int64_t count : rows) {
         if (count == fixed) continue;
-        throw UsageError("the model was exported with a fixed batch of " + std::to_string(fixed) +
-                             " (input " + quote(value.name) + "), but the run has microbatches of " +
-                             std::to_string(count) + " examples",
-                         {},
-                         "choose batch and microbatches so that each microbatch has exactly " +
-                             std::to_string(fixed) + " examples, or export with a dynamic batch dim");
+        throw UsageError(
+            str_cat("the model was exported with a fixed batch of ", fixed, " (input ", quote(value.name),
+                    "), but the run has microbatches of ", count, " examples"),
+            {},
+            str_cat("choose batch and microbatches so that each microbatch has exactly ", fixed,
+                    " examples, or export with a dynamic batch dim"));
       }
     }
   }
@@ -232,11 +232,10 @@ class ArchivedModel : public Model {
   ModelSplit split_at_points(int stages) const {
     ModelSplit split{archive_->pipe(options().split).split_positions()};
     if (split.num_stages() == stages) return split;
-    throw UsageError("the split points make " + std::to_string(split.num_stages()) +
-                         " stages, but the schedule needs " + std::to_string(stages),
-                     {},
-                     "give " + std::to_string(stages - 1) + (stages == 2 ? " split point" : " split points") +
-                         ", or none to balance the stages automatically");
+    throw UsageError(
+        str_cat("the split points make ", split.num_stages(), " stages, but the schedule needs ", stages), {},
+        str_cat("give ", stages - 1, (stages == 2 ? " split point" : " split points"),
+                ", or none to balance the stages automatically"));
   }
 
   std::shared_ptr<const Archive> archive_;

@@ -1,8 +1,9 @@
 // Builds the pipeline of a run from its options.
 #include "train/model/assembly.h"
 
+#include "base/text.h"
 #include "train/loop/validation.h"
-#include "train/model/tensor_parallel.h"
+#include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/generate.h>
@@ -19,7 +20,7 @@ namespace {
 // Calls the hook before each action.
 runtime::ActionFunction hooked_action(const Progress& progress) {
   return [&progress](const schedule::Action& action, const std::function<void()>& run_default) {
-    progress.hook->on_action(action, {progress.step, progress.stages});
+    progress.hook->on_action(action, progress.state());
     run_default();
   };
 }
@@ -59,14 +60,13 @@ std::map<StageId, StageBytes> Assembly::bytes() const {
 
 tensor::DeviceMesh make_mesh(const comm::World& world, const ParallelOptions& options) {
   if (world.size() != options.ranks())
-    throw UsageError("pp " + std::to_string(options.pp) + " x dp " + std::to_string(options.dp) + " x tp " +
-                     std::to_string(options.tp) + " requires " + std::to_string(options.ranks()) +
-                     " ranks, but the world size is " + std::to_string(world.size()));
+    throw UsageError(str_cat("pp ", options.pp, " x dp ", options.dp, " x tp ", options.tp, " requires ",
+                             options.ranks(), " ranks, but the world size is ", world.size()));
   return {world.group(), {options.pp, options.dp, options.tp}, {"pp", "dp", "tp"}};
 }
 
 bool is_auto(const ParallelOptions& options) {
-  return std::holds_alternative<AutoSchedule>(options.schedule);
+  return is_auto(options.schedule);
 }
 
 schedule::ScheduleShape checked_shape(const ParallelOptions& options, schedule::ScheduleKind kind) {

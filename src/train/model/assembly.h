@@ -19,12 +19,13 @@ namespace penstock::train {
 
 //! The progress of this rank, reported to its hook.
 struct Progress {
-  std::int64_t step = 0;
+  std::int64_t step = 0;  //!< from 1; 0 during setup
   StageModules stages{};  //!< of this rank
   RankHook* hook = nullptr;
 
+  RankState state() const { return {step > 0 ? std::optional(step) : std::nullopt, stages}; }
   void enter(RunPhase phase) {
-    if (hook) hook->on_phase(phase, {step, stages});
+    if (hook) hook->on_phase(phase, state());
   }
 };
 

@@ -1,6 +1,7 @@
 // Implements the model interface for the built-in GPT. Splits it between blocks so that the cost of the
 // slowest stage is minimal.
-#include "train/model/tensor_parallel.h"
+#include "base/text.h"
+#include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
@@ -34,8 +35,7 @@ std::vector<plan::Layer> layers_of(const GptOptions& options) {
   const auto width = options.width;
   const auto block = 4 * width * width + matrices * width * options.hidden_width() + width * options.context;
   std::vector<plan::Layer> layers{layer_of("token", width)};
-  for (std::int64_t i = 0; i < options.layers; ++i)
-    layers.push_back(layer_of("blocks." + std::to_string(i), block));
+  for (std::int64_t i = 0; i < options.layers; ++i) layers.push_back(layer_of(str_cat("blocks.", i), block));
   layers.push_back(layer_of("head", width * options.vocabulary));
   return layers;
 }
@@ -68,7 +68,7 @@ class StagedGpt : public StagedModel {
 
   std::shared_ptr<runtime::StageModule> stage(StageId stage,
                                               const std::optional<comm::Group>& tensor_group) override {
-    const GptPart& part = parts_.at(static_cast<std::size_t>(stage.value));
+    const GptPart& part = parts_.at(stage.index());
     if (tensor_group) check_tensor_ranks(tensor_group->size());
     Gpt module(options_, part);
     models::initialize(*module, options_, seed_);
@@ -83,9 +83,9 @@ class StagedGpt : public StagedModel {
 
   void check_tensor_ranks(int ranks) const override {
     if (options_.heads % ranks != 0)
-      throw UsageError(std::to_string(options_.heads) + " heads cannot be divided among " +
-                           std::to_string(ranks) + " tensor-parallel ranks",
-                       {}, "use a number of tensor-parallel ranks that divides the number of heads");
+      throw UsageError(
+          str_cat(options_.heads, " heads cannot be divided among ", ranks, " tensor-parallel ranks"), {},
+          "use a number of tensor-parallel ranks that divides the number of heads");
     if (options_.dropout > 0)
       throw UsageError("dropout is not supported in attention that is sharded by heads", {},
                        "set dropout to 0, or use 1 tensor-parallel rank");
@@ -119,8 +119,8 @@ class GptModel : public Model {
   ModelSplit split(int stages) const override {
     const std::vector<plan::Layer> layers = layers_of(options_);
     if (stages > static_cast<int>(layers.size()))
-      throw UsageError("a GPT of " + std::to_string(options_.layers) + " layers can be split into at most " +
-                           std::to_string(layers.size()) + " stages, not " + std::to_string(stages),
+      throw UsageError(str_cat("a GPT of ", options_.layers, " layers can be split into at most ",
+                               layers.size(), " stages, not ", stages),
                        {}, "use more layers, or fewer pipeline ranks or stages per rank");
     plan::PartitionOptions partition;
     for (int s = 0; s < stages; ++s) partition.rank_of_stage.emplace_back(s);

@@ -1,20 +1,16 @@
-// A user's program that uses penstock::load only.
-#include <penstock/graph/graph_text.h>
+// A user's program that uses penstock::load only: loads an exported model and computes its loss on the first
+// batch of examples/exported/make_model.py.
 #include <penstock/load_module.h>
 
-#include <ATen/ops/full.h>
+#include <torch/types.h>
 
-#include <iostream>
+#include <cstdio>
 
 int main() {
-  const penstock::graph::Graph graph = penstock::graph::parse_graph(R"(graph {
-  inputs ((%x : float32[1],), {})
-  param %w : float32[1, 1] = "layer.weight"
-  param %b : float32[1] = "layer.bias"
-  %y : float32[1] = aten::linear(%x, %w, %b) @ layer
-  return %y
-})");
-  penstock::ExportedModule model(graph, std::vector<at::Tensor>{at::full({1, 1}, 2.0), at::full({1}, 1.0)});
-  std::cout << model->parameters().size() << " parameters, output " << model(at::full({1}, 1.0)).item<float>()
-            << "\n";
+  penstock::ExportedModule model = penstock::load_module(MODEL);
+  const torch::Tensor rows = torch::arange(8).unsqueeze(1);
+  const torch::Tensor text = (rows * 5 + 7 + (rows.remainder(3) + 1) * torch::arange(9)).remainder(17);
+  const auto outputs = model->forward_named(text.slice(1, 0, 8).contiguous(), text.slice(1, 1).contiguous());
+  std::printf("%zu parameters, loss %.3f\n", model->parameters().size(),
+              outputs.at("output.loss").item<double>());
 }

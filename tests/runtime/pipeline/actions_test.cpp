@@ -78,16 +78,20 @@ std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& f
 
 TEST(RuntimeReplacedActions, OmittingDefaultBreaksDependencyCheck) {
   const runtime::ActionFunction nothing = [](const schedule::Action&, const DefaultAction&) {};
-  EXPECT_THAT(error_of(schedule::ActionKind::Forward, nothing),
-              AllOf(HasSubstr("before the forward of stage 1"), HasSubstr("1B0")));
-  EXPECT_THAT(error_of(schedule::ActionKind::RecvForward, nothing),
-              AllOf(HasSubstr("before the receive of the value from stage 0 to stage 1"), HasSubstr("1F0")));
-  EXPECT_THAT(error_of(schedule::ActionKind::Backward, nothing),
-              AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("1SEND_B0")));
+  EXPECT_THAT(
+      error_of(schedule::ActionKind::Forward, nothing),
+      AllOf(HasSubstr("before its dependency: the output of stage 1 of microbatch 0"), HasSubstr("1B0")));
+  EXPECT_THAT(
+      error_of(schedule::ActionKind::RecvForward, nothing),
+      AllOf(HasSubstr("before its dependency: the output of stage 0 of microbatch 0, received by stage 1"),
+            HasSubstr("1F0")));
+  EXPECT_THAT(
+      error_of(schedule::ActionKind::Backward, nothing),
+      AllOf(HasSubstr("before its dependency: the input gradient of stage 1"), HasSubstr("1SEND_B0")));
   // Omits I: the next dependent action is the send or W.
   EXPECT_THAT(
       error_of(schedule::ActionKind::BackwardInput, nothing, "InterleavedZeroBubble"),
-      AllOf(HasSubstr("before the input half of the backward of stage 1"), HasSubstr("microbatch 0")));
+      AllOf(HasSubstr("before its dependency: the input gradient of stage 1"), HasSubstr("microbatch 0")));
 }
 
 TEST(RuntimeReplacedActions, CallingDefaultTwiceIsRejected) {

@@ -13,8 +13,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <thread>
-#include <utility>
+#include <vector>
 
 namespace penstock::test {
 namespace {
@@ -74,47 +75,72 @@ TEST(RuntimeStep, KeepsOnlyInputsOfMicrobatchesInFlight) {
 }
 
 // The backward of a linear layer needs its input and weight, but not its output: once the output is sent,
-// only the gradient edge is kept. The first backward of a GPipe stage runs after all outputs have arrived at
-// the next stage, so all must be freed by then (another thread frees a send shortly after it ends).
-TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
+// only the gradient edge is kept. The backward of a microbatch needs a gradient from the stages that received
+// its outputs, so these must be freed by then (another thread frees a send shortly after it ends). `all`: the
+// first backward of a stage follows the arrival of all its outputs, as in GPipe. With three ranks, stage 0
+// also sends a value that skips stage 1.
+void expect_sent_outputs_freed(schedule::ScheduleKind kind, int ranks, bool all) {
   constexpr int microbatches = 6;
   constexpr std::int64_t width = 160;  // larger than the threshold below which sends are freed in batches
-  for (const schedule::ScheduleKind kind :
-       {schedule::ScheduleKind::GPipe, schedule::ScheduleKind::LoopedBFS}) {
-    comm::run_thread_ranks(2, [&](comm::World& world) {
-      using Storage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-      std::vector<Storage> sent;
-      const int rank = world.rank().value;
-      const auto owner = std::make_shared<torch::nn::LinearImpl>(width, width);
-      const auto module =
-          runtime::make_stage_module(owner, [&sent, owner](const value::Args& args, const value::Kwargs&) {
-            const at::Tensor y = owner->forward(args[0].toTensor());
-            sent.emplace_back(y.storage().getWeakStorageImpl());
-            return runtime::StageResult(y);
-          });
-      const auto alive = [&] {
-        return std::count_if(sent.begin(), sent.end(), [](const Storage& s) { return !s.expired(); });
-      };
-      runtime::PipelineOptions options;
-      options.loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
-      bool first = true;
-      if (rank == 0) {
-        options.custom[schedule::ActionKind::Backward] = [&](const schedule::Action&,
-                                                             const std::function<void()>& run_default) {
-          const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-          while (first && alive() > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-          if (std::exchange(first, false)) CHECK_SAME(alive(), 0);
-          run_default();
-        };
-      }
-      runtime::PipelineSchedule pipeline(
-          runtime::PipelineStage(module, StageId(rank), 2, at::kCPU, world.group()), kind, microbatches,
-          options);
-      const at::Tensor x = at::ones({microbatches * width, width});
-      pipeline.step({x}, x);
-      CHECK_SAME(sent.size(), std::size_t{microbatches});
-      CHECK_THAT(owner->weight.grad().defined());
-    });
+  comm::run_thread_ranks(ranks, [&](comm::World& world) {
+    using Storage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+    std::vector<std::vector<Storage>> sent;  // by microbatch, which is the order of the forwards
+    const int rank = world.rank().value;
+    const bool sends_skip = ranks == 3 && rank == 0;
+    const auto owner = std::make_shared<torch::nn::LinearImpl>(width, width);
+    const auto module = runtime::make_stage_module(
+        owner, [&sent, owner, sends_skip](const value::Args& args, const value::Kwargs& kwargs) {
+          at::Tensor x = args[0].toTensor();
+          if (kwargs.contains("skip")) x = x + kwargs.at("skip").toTensor();
+          const at::Tensor y = owner->forward(x);
+          runtime::StageResult result(y);
+          sent.push_back({Storage(y.storage().getWeakStorageImpl())});
+          if (sends_skip) {
+            const at::Tensor skip = owner->forward(x);
+            sent.back().emplace_back(skip.storage().getWeakStorageImpl());
+            result.skips["skip"] = skip;
+          }
+          return result;
+        });
+    const auto alive = [&](std::size_t count) {
+      std::ptrdiff_t sum = 0;
+      for (std::size_t m = 0; m < count; ++m)
+        sum += std::count_if(sent[m].begin(), sent[m].end(), [](const Storage& s) { return !s.expired(); });
+      return sum;
+    };
+    runtime::PipelineOptions options;
+    options.loss = [](const at::Tensor& y, const at::Tensor& t) { return (y - t).square().mean(); };
+    if (ranks == 3) options.skips = {{"skip", StageId(0), StageId(2)}};
+    int checked = 0;
+    const auto check = [&](const schedule::Action& action, const std::function<void()>& run_default) {
+      const std::size_t count = all ? sent.size() : action.microbatch().index() + 1;
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (alive(count) > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+      CHECK_SAME(alive(count), 0);
+      ++checked;
+      run_default();
+    };
+    if (rank + 1 < ranks) {
+      options.custom[schedule::ActionKind::Backward] = check;
+      options.custom[schedule::ActionKind::BackwardInput] = check;
+    }
+    runtime::PipelineSchedule pipeline(
+        runtime::PipelineStage(module, StageId(rank), ranks, at::kCPU, world.group()), kind, microbatches,
+        options);
+    const at::Tensor x = at::ones({microbatches * width, width});
+    pipeline.step({x}, x);
+    CHECK_SAME(sent.size(), std::size_t{microbatches});
+    CHECK_SAME(checked, rank + 1 < ranks ? microbatches : 0);
+    CHECK_THAT(owner->weight.grad().defined());
+  });
+}
+
+TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
+  for (const int ranks : {2, 3}) {
+    expect_sent_outputs_freed(schedule::ScheduleKind::GPipe, ranks, true);
+    expect_sent_outputs_freed(schedule::ScheduleKind::LoopedBFS, ranks, true);
+    expect_sent_outputs_freed(schedule::ScheduleKind::OneFOneB, ranks, false);
+    expect_sent_outputs_freed(schedule::ScheduleKind::ZB1P, ranks, false);  // its backward is split
   }
 }
 

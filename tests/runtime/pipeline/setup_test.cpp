@@ -149,7 +149,7 @@ TEST(RuntimeSetup, RejectsTablesWithUnsupportedActions) {
         Wrong{"0F0,0F1,0B0,0B1,0B1", "0B1 repeats the backward of an earlier B, I or W"},
         Wrong{"0F0,0F1,0F1,0B0,0B1", "0F1 appears twice"},
         Wrong{"0F0,0F1,0W0,0I0,0B1", "0W0 needs the input gradient of stage 0 of microbatch 0"},
-        Wrong{"0F0,0F1,0B0", "stage 0 has no B or I of microbatch 1"}}) {
+        Wrong{"0F0,0F1,0B0", "stage 0 has no B or I for microbatch 1"}}) {
     EXPECT_THAT(errors_of(2,
                           [&](comm::World& world) {
                             std::istringstream text(std::string(wrong.rows) + "\n1F0,1F1,1B0,1B1\n");

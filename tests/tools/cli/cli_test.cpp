@@ -121,9 +121,11 @@ TEST(ToolCompletion, OffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete({"nothing", "--"}), "");
 }
 
-TEST(ToolCli, DrawsPictureOfReadme) {
+TEST(ToolCli, DrawsPicturesOfDocuments) {
   EXPECT_EQ(test::penstock({"simulate", "ZB1P", "--ranks", "4", "--microbatches", "6", "--as", "svg"}).out,
             test::slurp(PENSTOCK_SOURCE_DIR "/docs/images/zb1p.svg"));
+  EXPECT_EQ(test::penstock({"simulate", "1F1B", "--ranks", "4", "--microbatches", "6", "--as", "svg"}).out,
+            test::slurp(PENSTOCK_SOURCE_DIR "/docs/images/1f1b.svg"));
 }
 
 TEST(ToolCli, UnknownCommandSuggestsNearest) {

@@ -82,6 +82,7 @@ TEST(ToolManual, KeepsDescriptionsDefaultsAndChoices) {
   for (const char* text :
        {"\n.TP\n\\fB\\-q\\fR, \\fB\\-\\-quiet\\fR\nprint only warnings, errors and the result\n",
         "\n.TP\n\\fB\\-\\-optimizer\\fR \\fIadamw|sgd=adamw\\fR\nthe optimizer\n",
+        "\n.TP\n\\fB\\-\\-prompt\\fR \\fITEXT=\"\\en\"\\fR\nprompt for the generated text\n",
         "\n.TP\n\\fB\\-\\-lr\\-schedule\\fR \\fIconstant|cosine=constant\\fR\nlearning rate after the "
         "warmup\n",
         "\n.TP\n\\fIMODEL.pt2\\fR TEXT\nan archive written by torch.export.save"})

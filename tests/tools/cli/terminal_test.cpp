@@ -1,5 +1,5 @@
 // What the commands print on a terminal: colors and progress bars.
-#include "support/terminal.h"
+#include "support/pseudo_terminal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -45,6 +45,21 @@ TEST(ToolSlurm, SrunStartsRanksOfProgram) {
   EXPECT_THAT(run.outcome.err, HasSubstr("Slurm job 1, step 0: rank 1 of 2, store at node01:20001"));
 }
 
+// The PMIx plugin adds variables that mpirun sets, too.
+TEST(ToolSlurm, SrunWithPmixStartsRanksOfProgram) {
+  const ClusterRun run = on_cluster(
+      "srun --mpi=list 2>&1 | grep -q pmix || exit 3\n"
+      "srun --mpi=pmix -n1 sh -c 'echo pmix rank $PMIX_RANK'\n"
+      "PENSTOCK_LOG=info srun --mpi=pmix -K -N2 -n2 " +
+      kDdp);
+  if (!run.skipped.empty()) GTEST_SKIP() << run.skipped;
+  if (run.outcome.code == 3) GTEST_SKIP() << "srun --mpi=list does not contain pmix";
+  ASSERT_EQ(run.outcome.code, 0) << run.outcome.err;
+  EXPECT_THAT(run.outcome.out, HasSubstr("pmix rank 0"));
+  expect_losses(run.outcome.out, losses_alone());
+  EXPECT_THAT(run.outcome.err, HasSubstr("Slurm job 2, step 0: rank 1 of 2, store at node01:20002"));
+}
+
 const std::string kTrain = std::string(PENSTOCK_TOOL) +
                            " train --steps 4 --batch 8 --seq 16 --layers 4 --width 32 --heads 2 --sample 0 "
                            "--eval-every 0 --data " PENSTOCK_SOURCE_DIR "/README.md";

@@ -175,6 +175,38 @@ TEST(ToolPlayground, PlanTimesMatchSimulation) {
   EXPECT_GT(compared, 20);
 }
 
+// The planner's layers are the stages of a pipeline with as many stages.
+TEST(ToolPlayground, PlansMatchTool) {
+  const test::TempDir dir;
+  const std::vector<std::string> models{
+      R"({"forward":[3,1,1,1,1,5],"input":8,"weight":[1,2,3,4,5,6],"activation_bytes":150,"parameter_bytes":60,
+          "output_bytes":7,"latency":0.1,"bandwidth":50,"overlap":0.5})",
+      R"({"forward":1,"input":2,"weight":1.5,"activation_bytes":[400,100,100,100,100,100],"weight_bytes":30})"};
+  for (const std::string& costs : models) {
+    for (const char* const mode : {"buffered", "blocking"}) {
+      const std::string common = std::string(R"("ranks":2,"microbatches":4,"memory_cap":500,"send_mode":")") +
+                                 mode + R"(","costs":)" + costs + "}";
+      SCOPED_TRACE(common);
+      std::string file = text(
+          ask(R"({"operation":"export","format":"costs","source":{"schedule":"LoopedBFS","stages_per_rank":3},)" +
+              common),
+          "text");
+      for (std::size_t from = 0; (from = file.find("[[stages]]", from)) != std::string::npos;)
+        file.replace(from, 10, "[[layers]]");
+      std::ofstream(dir / "costs.toml") << file;
+      const test::Outcome tool = test::penstock(
+          {"plan", "--ranks", "2", "--microbatches", "4", "--stages-per-rank", "1,2", "--memory-cap", "500",
+           "--send-mode", mode, "--costs", dir / "costs.toml", "--json"});
+      ASSERT_FALSE(tool.out.empty()) << tool.err;
+      const std::string plans = tool.out.substr(0, tool.out.size() - 1);  // without the line end
+      EXPECT_EQ(answer(R"({"operation":"plan","stages_per_rank":[1,2],)" + common).text,
+                R"({"layers":6,"plans":)" + plans + "}");
+      EXPECT_THAT(plans, HasSubstr(R"("verdict":"best")"));
+      EXPECT_THAT(plans, HasSubstr("does not fit"));
+    }
+  }
+}
+
 TEST(ToolPlayground, AutoReturnsTable) {
   const JsonValue json = ask(
       R"({"operation":"simulate","ranks":3,"microbatches":6,"memory_cap":3,"source":{"schedule":"Auto"}})");

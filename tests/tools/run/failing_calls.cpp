@@ -1,13 +1,14 @@
 // Preloaded into a launcher: makes one call of the C library fail, the N-th of the main thread or the N-th of
-// each other thread. Unlike strace, it distinguishes threads from the first call on, and a failing `close`
-// does close, as on Linux. FAILING_CALL=name:errno:N:main|other selects the call; FAILING_CALL_COUNTS=FILE
-// writes how often each thread made each call (the maximum over threads), as `name main other`. Neither
-// variable reaches the ranks.
+// each other thread; all of them if N is 0. Unlike strace, it distinguishes threads from the first call on,
+// and a failing `close` does close, as on Linux. FAILING_CALL=name:errno:N:main|other selects the call;
+// FAILING_CALL_COUNTS=FILE writes how often each thread made each call (the maximum over threads), as `name
+// main other`. Neither has an effect on the ranks.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,12 +23,12 @@
 
 namespace {
 
-constexpr std::array kNames{"read",      "write",         "readv",      "writev",      "close",
-                            "socket",    "accept4",       "accept",     "poll",        "epoll_wait",
-                            "epoll_ctl", "epoll_create1", "eventfd",    "recv",        "send",
-                            "recvmsg",   "sendmsg",       "connect",    "bind",        "listen",
-                            "pipe2",     "waitid",        "getsockopt", "setsockopt",  "getsockname",
-                            "kill",      "waitpid",       "fork",       "epoll_pwait", "pthread_create"};
+constexpr std::array kNames{"read",        "write",  "readv",   "writev",     "close",       "socket",
+                            "accept4",     "accept", "poll",    "epoll_wait", "epoll_ctl",   "epoll_create1",
+                            "eventfd",     "recv",   "send",    "recvmsg",    "sendmsg",     "connect",
+                            "bind",        "listen", "pipe2",   "waitid",     "getsockopt",  "setsockopt",
+                            "getsockname", "kill",   "waitpid", "fork",       "epoll_pwait", "pthread_create",
+                            "pidfd_open"};
 
 constexpr std::size_t index_of(const char* name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
@@ -80,7 +81,8 @@ int injected_error(std::size_t call) {
   const int number = ++made[call];
   std::atomic<int>& most = asked.most[call][main ? 0 : 1];
   if (number > most) most = number;
-  return call == asked.call && main == asked.main && number == asked.number ? asked.error : 0;
+  const bool selected = asked.number == 0 || number == asked.number;
+  return call == asked.call && main == asked.main && selected ? asked.error : 0;
 }
 
 //! Whether libuv makes the call on one of its own descriptors, for signals or to wake its loop: libuv aborts
@@ -167,4 +169,19 @@ extern "C" int intercepted_pthread_create(pthread_t* thread, const pthread_attr_
       next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
   if (const int error = injected_error(index_of("pthread_create"))) return error;
   return real(thread, how, run, with);
+}
+
+// pidfd_open is called through `syscall`, because older C libraries have no function for it. The pointer is
+// not a local static variable: waiting for its initialization would call `syscall`.
+using SystemCall = long(long, long, long, long, long, long, long);
+static std::atomic<SystemCall*> real_syscall{nullptr};
+
+extern "C" long intercepted_syscall(long number, long a, long b, long c, long d, long e,
+                                    long f) __asm__("syscall");
+extern "C" long intercepted_syscall(long number, long a, long b, long c, long d, long e, long f) {
+  if (real_syscall == nullptr) real_syscall = next<SystemCall>("syscall");
+  if (number == SYS_pidfd_open) {
+    if (const int error = injected_error(index_of("pidfd_open"))) return errno = error, -1;
+  }
+  return real_syscall.load()(number, a, b, c, d, e, f);
 }

@@ -2,13 +2,16 @@
 // must not hang or crash, and no process of the job may remain.
 #include "support/program.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
+#include <thread>
 
 namespace penstock::test {
 namespace {
@@ -55,10 +58,34 @@ bool injected_into(const std::string& trace, const std::string& file) {
   return false;
 }
 
+//! The processes with this setting in their environment: every process that a program started.
+std::vector<std::string> processes_with(const std::string& setting) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string environment = slurp(entry->path() / "environ");
+    if (environment.find(setting) != std::string::npos) found.push_back(slurp(entry->path() / "cmdline"));
+  }
+  return found;
+}
+
+//! Waits until the system has ended them.
+std::vector<std::string> remaining_processes(const std::string& setting) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::vector<std::string> found = processes_with(setting);
+  while (!found.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+    found = processes_with(setting);
+  }
+  return found;
+}
+
 TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
   if (run_program({"strace", "-o", "/dev/null", "true"}).code != 0) GTEST_SKIP() << "no strace here";
-  const std::vector<std::string> job{kTorchTool, "run", "--ranks=2", "--grace=1",
-                                     "--",       "sh",  "-c",        "echo out; sleep 0.2"};
+  // Each rank leaves a process behind.
+  const std::vector<std::string> job{
+      kTorchTool, "run", "--ranks=2", "--grace=1",
+      "--",       "sh",  "-c",        "sleep 1000 >/dev/null 2>&1 & echo out; sleep 0.2"};
   const Counts started = count_calls({kTorchTool, "run", "--help"});  // of the dynamic linker and libtorch
   const Counts all = count_calls(job);
   int injected = 0;
@@ -75,7 +102,9 @@ TEST(ToolRunFailingSystemCalls, InLauncherAreReportedOrTolerated) {
       std::vector<std::string> words{"timeout", "-s", "KILL", "60", "strace", "-y"};
       words.insert(words.end(), {"-o", dir / "trace", "-e", "inject=" + fault});
       words.insert(words.end(), job.begin(), job.end());
-      const Outcome outcome = run_program(words);
+      const std::string setting = "PENSTOCK_TEST_RUN=" + dir.path();
+      const Outcome outcome = run_program(words, {setting});
+      EXPECT_THAT(remaining_processes(setting), testing::IsEmpty());
       if (outcome.code == 128 + SIGABRT && injected_into(slurp(dir / "trace"), "eventfd"))
         continue;  // libuv aborts if eventfd fails
       EXPECT_TRUE(outcome.code >= 0 && outcome.code < 128) << outcome.code << "\n" << outcome.err;

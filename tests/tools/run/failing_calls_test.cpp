@@ -3,6 +3,7 @@
 // failing_calls_slow_test.cpp covers calls that bypass the C library (memory, files that libtorch opens).
 #include "support/program.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,31 +36,16 @@ std::map<std::string, Made> count_calls(const Words& program) {
 
 //! The most likely errors of this call.
 std::vector<int> likely_errors(const std::string& call) {
-  static const std::map<std::string, std::vector<int>> known{{"read", {EIO}},
-                                                             {"write", {EPIPE}},
-                                                             {"close", {EIO, EINTR}},
-                                                             {"socket", {EMFILE}},
-                                                             {"accept4", {EMFILE}},
-                                                             {"accept", {EMFILE}},
-                                                             {"poll", {ENOMEM, EINTR}},
-                                                             {"epoll_wait", {EINTR}},
-                                                             {"epoll_pwait", {EINTR}},
-                                                             {"epoll_ctl", {ENOMEM}},
-                                                             {"epoll_create1", {EMFILE}},
-                                                             {"eventfd", {EMFILE}},
-                                                             {"recv", {ECONNRESET}},
-                                                             {"recvmsg", {ECONNRESET}},
-                                                             {"send", {EPIPE}},
-                                                             {"sendmsg", {EPIPE}},
-                                                             {"connect", {ENETUNREACH}},
-                                                             {"bind", {EADDRINUSE}},
-                                                             {"listen", {EADDRINUSE}},
-                                                             {"pipe2", {EMFILE}},
-                                                             {"waitid", {ECHILD, EINTR}},
-                                                             {"waitpid", {ECHILD}},
-                                                             {"kill", {EPERM}},
-                                                             {"fork", {EAGAIN}},
-                                                             {"pthread_create", {EAGAIN}}};
+  static const std::map<std::string, std::vector<int>> known{
+      {"read", {EIO}},           {"write", {EPIPE}},          {"close", {EIO, EINTR}},
+      {"socket", {EMFILE}},      {"accept4", {EMFILE}},       {"accept", {EMFILE}},
+      {"poll", {ENOMEM, EINTR}}, {"epoll_wait", {EINTR}},     {"epoll_pwait", {EINTR}},
+      {"epoll_ctl", {ENOMEM}},   {"epoll_create1", {EMFILE}}, {"eventfd", {EMFILE}},
+      {"recv", {ECONNRESET}},    {"recvmsg", {ECONNRESET}},   {"send", {EPIPE}},
+      {"sendmsg", {EPIPE}},      {"connect", {ENETUNREACH}},  {"bind", {EADDRINUSE}},
+      {"listen", {EADDRINUSE}},  {"pipe2", {EMFILE}},         {"waitid", {ECHILD, EINTR}},
+      {"waitpid", {ECHILD}},     {"kill", {EPERM}},           {"fork", {EAGAIN}},
+      {"pidfd_open", {EPERM}},   {"pthread_create", {EAGAIN}}};
   const auto found = known.find(call);
   return found == known.end() ? std::vector<int>{EIO} : found->second;
 }
@@ -106,6 +92,18 @@ int occurrences() {
 TEST(ToolRunFailingCalls, InLauncherAreReportedOrTolerated) {
   sweep({kTorchTool, "run", "--ranks=2", "--grace=1", "--", "sh", "-c", "echo out; sleep 0.2"}, occurrences(),
         Threads::All);
+}
+
+// Old kernels and sandboxes have no pidfd_open.
+TEST(ToolRunFailingCalls, PidfdIsOptional) {
+  const TempDir dir;
+  const Outcome outcome =
+      run_program({kTorchTool, "run", "--ranks=2", "--grace=1", "--", "sh", "-c", "exit $RANK"},
+                  {"LD_PRELOAD=" FAILING_CALLS, "FAILING_CALL_COUNTS=" + (dir / "counts"),
+                   "FAILING_CALL=pidfd_open:" + std::to_string(EPERM) + ":0:main"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, testing::HasSubstr("rank 1 failed first: it exited with code 1"));
+  EXPECT_THAT(slurp(dir / "counts"), testing::ContainsRegex("pidfd_open [2-9] 0"));
 }
 
 // The ranks connect to the launcher's store.

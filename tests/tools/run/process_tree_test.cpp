@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -37,18 +38,18 @@ bool exists(pid_t pid) {
   return !status.empty() && status.find("State:\tZ") == std::string::npos;
 }
 
-//! A job of two ranks, each of which has started three processes: one in the process group of the rank, one
-//! there without the environment of the rank, and one in its own session. All ignore every signal that can be
-//! ignored.
+//! A job of two ranks, each of which has started four processes: one in the process group of the rank, one
+//! there without the environment of the rank, one in its own session, and a daemon: a grandchild in its own
+//! session, without the environment, whose parent has exited. All ignore every signal that can be ignored.
 class Family {
  public:
   explicit Family(const std::string& then)
       : program_(
-            run_line(
-                {"--ranks=2", "--grace=1"},
-                "echo $$ >> $PIDS; trap '' TERM INT HUP; for how in env \"env -i PIDS=$PIDS\" setsid; do "
-                "$how sh -c 'echo $$ >> $PIDS; while :; do sleep 1; done' & done; " +
-                    then),
+            run_line({"--ranks=2", "--grace=1"},
+                     "echo $$ >> $PIDS; trap '' TERM INT HUP; "
+                     "for how in env \"env -i PIDS=$PIDS\" setsid \"env -i PIDS=$PIDS setsid --fork\"; do "
+                     "$how sh -c 'echo $$ >> $PIDS; while :; do sleep 1; done' & done; " +
+                         then),
             {"TMPDIR=" + (dir_ / "tmp"), "PIDS=" + (dir_ / "pids")}) {
     fs::create_directory(dir_ / "tmp");
   }
@@ -68,7 +69,7 @@ class Family {
     return found;
   }
   void await_all() {
-    while (!program_.ended() && pids().size() < 8) std::this_thread::yield();
+    while (!program_.ended() && pids().size() < 10) std::this_thread::yield();
   }
   //! Waits for the system to end the processes.
   bool anything_left() const {
@@ -95,7 +96,7 @@ TEST(ToolRunProcessTree, NoProcessRemainsAfterStopRequest) {
 }
 
 TEST(ToolRunProcessTree, NoProcessRemainsAfterJobEnds) {
-  Family family("while [ $(wc -l < $PIDS) -lt 8 ]; do sleep 0.01; done; exit $RANK");
+  Family family("while [ $(wc -l < $PIDS) -lt 10 ]; do sleep 0.01; done; exit $RANK");
   EXPECT_EQ(family.launcher().finish().code, 1);
   EXPECT_FALSE(family.anything_left());
 }
@@ -236,18 +237,19 @@ TEST(ToolRunTokenFile, MustExist) {
   EXPECT_THAT(outcome.err, HasSubstr("there is no file"));
 }
 
-bool strace_works() {
-  return run_program({"strace", "-o", "/dev/null", "true"}).code == 0;
-}
-
-TEST(ToolRunFailingSystemCalls, PidfdIsOptional) {
-  if (!strace_works()) GTEST_SKIP() << "no strace here";
-  std::vector<std::string> words{"strace", "-o", "/dev/null", "-e", "inject=pidfd_open:error=EPERM"};
-  const std::vector<std::string> run = run_line({"--ranks=2", "--grace=1"}, "exit $RANK");
-  words.insert(words.end(), run.begin(), run.end());
-  const Outcome outcome = run_program(words);
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: it exited with code 1"));
+TEST(ToolRunTokenFile, MustBeRegularFile) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  const Outcome option = run_program(run_line({"--token-file=" + (dir / "fifo")}, "true"));
+  EXPECT_EQ(option.code, 1);
+  EXPECT_THAT(option.err, HasSubstr("it is a FIFO, not a regular file"));
+  const Outcome variable =
+      run_program({PENSTOCK_TOOL, "train", "--steps=1", "--layers=2", "--width=8", "--heads=1", "--seq=4",
+                   "--batch=4", "--sample=0"},
+                  {"PENSTOCK_TOKEN_FILE=" + (dir / "fifo"), "RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                   "MASTER_PORT=" + std::to_string(20000 + getpid() % 10000)});
+  EXPECT_EQ(variable.code, 1);
+  EXPECT_THAT(variable.err, HasSubstr("it is a FIFO, not a regular file"));
 }
 
 }  // namespace

@@ -112,6 +112,12 @@ TEST(ToolRun, WritesOutputToFiles) {
   EXPECT_EQ(done.code, 0) << done.output;
   EXPECT_EQ(slurp(dir / "attempt0/rank1.out"), "out 1\n");
   EXPECT_EQ(slurp(dir / "attempt0/rank0.err"), "err 0\n");
+  EXPECT_EQ(done.output, "");
+  const std::string logs = dir / "new/logs";
+  const ShellResult created = run("--log-dir " + logs + " -- echo out");
+  EXPECT_EQ(created.code, 0) << created.output;
+  EXPECT_EQ(created.output, "created the directory " + logs + "\n");
+  EXPECT_EQ(slurp(logs + "/attempt0/rank0.out"), "out\n");
 }
 
 TEST(ToolRun, RestartsAllRanksUpToLimit) {

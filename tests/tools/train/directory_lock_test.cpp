@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <thread>
 
@@ -85,6 +87,32 @@ TEST(ToolTrain, CreatesOnlyNamedDirectoriesAndReportsThem) {
   EXPECT_LT(made.out.find("step 2/2"),
             made.out.find("checkpoint " + (dir / "new/run/checkpoint/step-00000002")));
   EXPECT_TRUE(std::filesystem::exists(dir / "new/run/log.jsonl"));
+}
+
+// Checkpoints are written in the background. The output is read line by line while the run continues.
+TEST(ToolTrain, ReportsEachCheckpointWhenItIsComplete) {
+  const TempDir dir;
+  const std::string saved = dir / "saved";
+  std::string command;
+  for (const std::string& word :
+       train({"--steps=6", "--checkpoint-every=2", "--checkpoint-keep=9", "--checkpoint=" + saved}))
+    command += word + " ";
+  std::FILE* const out = popen(command.c_str(), "r");
+  ASSERT_NE(out, nullptr);
+  int reported = 0;
+  std::array<char, 4096> buffer{};
+  while (std::fgets(buffer.data(), static_cast<int>(buffer.size()), out) != nullptr) {
+    const std::string line = buffer.data();
+    const auto at = line.find("checkpoint " + saved + "/step-");
+    if (at == std::string::npos) continue;
+    const std::string path = line.substr(at + 11, line.find_last_not_of('\n') - at - 10);
+    EXPECT_TRUE(std::filesystem::exists(path + "/manifest.json")) << line;  // the last file of a checkpoint
+    const Outcome verified = penstock({"checkpoint", "verify", path});
+    EXPECT_EQ(verified.code, 0) << line << verified.out << verified.err;
+    ++reported;
+  }
+  EXPECT_EQ(pclose(out), 0);
+  EXPECT_EQ(reported, 3);
 }
 
 }  // namespace

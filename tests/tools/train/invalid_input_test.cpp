@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -163,8 +164,10 @@ const std::vector<Mistake>& mistakes() {
       train("RanksOverReplicas", {"--ranks=3", "--dp=2"}, "3 ranks", "multiple of 2"),
       train("RanksAndStages", {"--ranks=4", "--pp=1"}, "--ranks 4", "make it 1"),
       train("ZeroRanks", {"--ranks=0"}, "--ranks", "use at least 1"),
-      train("ZeroSteps", {"--steps=0"}, "steps", "1 or more"),
-      train("LearningRate", {"--lr=-1"}, "lr", "for example 0.001"),
+      train("ZeroSteps", {"--steps=0"}, "--steps must be at least 1, not 0", "1 or more"),
+      train("LearningRate", {"--lr=-1"}, "--lr must be a non-negative number", "for example 0.001"),
+      train("Momentum", {"--momentum=-1"}, "--momentum must be a non-negative number", "for example 0.001"),
+      train("Warmup", {"--warmup=-1"}, "--warmup must be at least 0, not -1", "0 or more"),
       train("NegativeEvalEvery", {"--eval-every=-1"}, "--eval-every must be at least 0",
             "0 for no validation"),
       train("NegativeEvalBatches", {"--eval-batches=-1"}, "--eval-batches must be at least 0",
@@ -316,6 +319,18 @@ std::vector<std::size_t> numbers() {
 
 INSTANTIATE_TEST_SUITE_P(All, ToolTrainInvalidInput, testing::ValuesIn(numbers()),
                          [](const auto& one) { return mistakes()[one.param].name; });
+
+// Opening a FIFO without a writer would block.
+TEST(ToolInputFiles, OfTrainingMustBeRegularFiles) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "fifo.txt").c_str(), 0600), 0);
+  for (const char* const option : {"--config=", "--data="}) {
+    const Outcome outcome = penstock({"train", "--steps=1", option + (dir / "fifo.txt")});
+    EXPECT_EQ(outcome.code, 2) << option;
+    EXPECT_THAT(outcome.err, HasSubstr("fifo.txt': it is a FIFO, not a regular file")) << option;
+    EXPECT_EQ(outcome.out, "") << option;
+  }
+}
 
 }  // namespace
 }  // namespace penstock::test

@@ -1,6 +1,6 @@
 // The hooks that `penstock train` adds to the trainer: injected faults and the progress board.
-#include "train/fault.h"
-#include "train/progress_board.h"
+#include "train/display/progress_board.h"
+#include "train/rank/fault.h"
 
 #include <penstock/base/error.h>
 
@@ -31,7 +31,7 @@ TEST(ToolRankProgress, IsVisibleToCreatorOfBoard) {
   EXPECT_EQ(board.of(Rank(1)), "");
   rank.report(7, schedule::Action::forward(StageId(1), MicrobatchId(2)));
   EXPECT_EQ(board.of(Rank(1)), "step 7, stage 1, action 1F2");
-  rank.report(0, "setup");
+  rank.report(std::nullopt, "setup");
   EXPECT_EQ(board.of(Rank(1)), "setup");
   EXPECT_EQ(board.of(Rank(0)), "");
   for (const auto& [name, value] : board.environment()) unsetenv(name.c_str());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the README's example of an exported model literally: its Python code, then its commands, in an empty directory. Exits
-# with 77 if Python lacks torch or safetensors.
+# Runs the README's example of an exported model literally: its Python code, then its commands, in an empty directory. The Python
+# of this machine replaces that of .venv, and the example program is built already. Exits with 77 if Python lacks torch or safetensors.
 # usage: readme_example.sh CHECKOUT BUILD
 set -euo pipefail
 readme=$1/README.md build=$2
@@ -15,7 +15,7 @@ ln -s "$build" build/release
 # The blocks of one language in the section.
 blocks() { sed -n '/^## I have an exported model$/,/^## /p' "$readme" | sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" | sed '/^```/d'; }
 blocks python > export.py
-blocks sh > commands.sh
+blocks sh | sed '/^\.venv\/bin\/pip .* \.venv\/bin\/python export\.py$/d; /^ninja -C build\/release /d' > commands.sh
 [ "$(sed -n '/^import torch, safetensors/,$p' export.py | wc -l)" = 6 ] || { echo "the export is not six lines long"; exit 1; }
 echo 'safetensors.torch.save_file(model.state_dict(), "first.safetensors")' >> export.py
 "$python" export.py
@@ -25,6 +25,7 @@ fail() { echo "$1"; tail -n 20 said; exit 1; }
 grep -q '^step 200/200 ' said || fail "the model was not trained for 200 steps"
 grep -q '^step 201/300 ' said || fail "it did not go on from its checkpoint"
 grep -q ' from step 201$' said || fail "it does not say where it goes on"
+grep -q '^epoch 20 loss 0\.[01]' said || fail "the example does not train the module"
 grep -q measured runs/mine.html || fail "there is no timeline"
 # Each layer is in exactly one stage.
 for layer in 0 1 2 3; do

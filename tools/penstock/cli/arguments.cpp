@@ -38,9 +38,9 @@ struct Arguments::Parser {
     for (const CLI::Option* option : app.get_options()) {
       const std::vector<std::string>& values = option->results();
       if (option->get_items_expected_max() <= 1 && values.size() > 1)
-        throw UsageError(option->get_name() + " was given " + std::to_string(values.size()) +
-                             " times: " + join(values, ", "),
-                         {}, "give it once");
+        throw UsageError(
+            str_cat(option->get_name(), " was given ", values.size(), " times: ", join(values, ", ")), {},
+            "give it once");
     }
     for (const auto& [option, real] : numbers) {
       for (const std::string& value : option->results()) {

@@ -5,7 +5,7 @@
 #include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/start_torch.h"
-#include "train/rank_error.h"
+#include "train/rank/rank_error.h"
 
 #include <penstock/base/error.h>
 #include <penstock/version.h>
@@ -40,9 +40,8 @@ const Command& command_named(const std::string& name) {
   if (const Command* command = find_command(name)) return *command;
   std::vector<std::string> names;
   for (const Command& command : commands()) names.emplace_back(command.name);
-  const std::string near = nearest_name(name, names);
   throw UsageError((name.starts_with("-") ? "unknown option " : "unknown command ") + quote(name), {},
-                   near.empty() ? "see penstock --help" : "did you mean penstock " + near + "?");
+                   did_you_mean(name, names, "see penstock --help", "penstock "));
 }
 
 int run(std::vector<std::string> args);

@@ -29,18 +29,19 @@ std::string hint_in_directory(const std::string& path, std::string_view extensio
   std::vector<std::string> fitting;
   for (const fs::path& entry : entries_of(path))
     if (!extension.empty() && entry.extension() == extension) fitting.push_back((path / entry).string());
-  if (fitting.size() == 1) return "did you mean " + fitting[0] + "?";
+  if (fitting.size() == 1) return did_you_mean(fitting[0], fitting);
   return "name a file" + (extension.empty() ? "" : " that ends in " + std::string(extension)) +
-         (fitting.empty() ? "" : "; the directory contains " + std::to_string(fitting.size()) + " of them");
+         (fitting.empty() ? "" : str_cat("; the directory contains ", fitting.size(), " of them"));
 }
 
 std::string hint_for_missing(const fs::path& path) {
   std::vector<std::string> names;
   for (const fs::path& entry : entries_of(path.parent_path())) names.push_back(entry.string());
-  const std::string near = nearest_name(path.filename().string(), names);
-  if (!near.empty()) return "did you mean " + (path.parent_path() / near).string() + "?";
-  std::error_code error;
   const fs::path parent = path.parent_path();
+  const std::string prefix = parent.empty() ? "" : (parent / "").string();
+  if (std::string hint = did_you_mean(path.filename().string(), names, "", prefix); !hint.empty())
+    return hint;
+  std::error_code error;
   if (!parent.empty() && !fs::is_directory(parent, error))
     return "there is no directory " + quote(parent.string(), 200) + "; check the path";
   return "check the name; relative paths start at " + fs::current_path(error).string();

@@ -1,6 +1,8 @@
 // Parses TOML from untrusted files.
 #include "cli/toml_text.h"
 
+#include "base/text.h"
+
 #include <penstock/base/error.h>
 
 #include <algorithm>
@@ -59,7 +61,7 @@ class Scanner {
   //! Checks the rest of a key after its first part: `. part . part …`
   void check_key() {
     for (int parts = 1;; ++parts) {
-      if (parts > kMaxKeyParts) fail("a key has more than " + std::to_string(kMaxKeyParts) + " parts");
+      if (parts > kMaxKeyParts) fail(str_cat("a key has more than ", kMaxKeyParts, " parts"));
       skip_blanks();
       if (at_ == text_.size() || text_[at_] != '.') return;
       ++at_;
@@ -70,8 +72,7 @@ class Scanner {
 
   [[noreturn]] void fail(const std::string& what) const {
     const std::string_view before = text_.substr(0, at_);
-    throw ParseError("line " + std::to_string(1 + std::count(before.begin(), before.end(), '\n')) + ": " +
-                     what);
+    throw ParseError(str_cat("line ", 1 + std::count(before.begin(), before.end(), '\n'), ": ", what));
   }
 
   std::string_view text_;
@@ -86,7 +87,7 @@ toml::table parse_toml(const std::string& text) {
 }
 
 std::string position_text(const toml::source_position& at) {
-  return "line " + std::to_string(at.line) + ", column " + std::to_string(at.column);
+  return str_cat("line ", at.line, ", column ", at.column);
 }
 
 }  // namespace penstock::tool

@@ -4,8 +4,8 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
-#include "report/table.h"
-#include "train/output_paths.h"
+#include "report/text_table.h"
+#include "train/checks/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/convert.h>
@@ -36,9 +36,9 @@ namespace fs = std::filesystem;
 std::string summary_of(const checkpoint::Checkpoint& checkpoint) {
   std::uint64_t bytes = 0;
   for (const checkpoint::StoredFile& file : checkpoint.files()) bytes += file.bytes;
-  std::string text = checkpoint.path().string() + ": step " + std::to_string(checkpoint.step()) + ", " +
-                     counted(static_cast<std::int64_t>(checkpoint.files().size()), "file") + ", " +
-                     format_bytes(bytes) + "\n";
+  std::string text = str_cat(checkpoint.path().string(), ": step ", checkpoint.step(), ", ",
+                             counted(static_cast<std::int64_t>(checkpoint.files().size()), "file"), ", ",
+                             format_bytes(bytes), "\n");
   for (const checkpoint::PieceKind kind : {checkpoint::PieceKind::Parameter, checkpoint::PieceKind::Buffer,
                                            checkpoint::PieceKind::Optimizer, checkpoint::PieceKind::Extra}) {
     std::size_t count = 0;

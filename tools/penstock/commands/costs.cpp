@@ -8,7 +8,7 @@
 #include "graph/run/node_profile.h"
 #include "pipe/balance.h"
 #include "report/stages.h"
-#include "train/model_checks.h"
+#include "train/checks/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>
@@ -39,13 +39,11 @@ std::string toml_of(const std::vector<plan::Layer>& layers, const std::string& h
   std::string text = "# Times in seconds and sizes in bytes of one microbatch, " + how + ".\n";
   for (const plan::Layer& layer : layers) {
     const plan::StageCosts& costs = layer.costs;
-    text += "\n[[layers]]\nname = " + toml_text(layer.name) + "\nforward = " + number(costs.forward) +
-            "\ninput = " + number(costs.input) + "\nweight = " + number(costs.weight) +
-            "\nactivation_bytes = " + std::to_string(costs.activation_bytes) +
-            "\ninput_bytes = " + std::to_string(costs.input_bytes) +
-            "\noutput_bytes = " + std::to_string(costs.output_bytes) +
-            "\nparameter_bytes = " + std::to_string(costs.parameter_bytes) +
-            "\ngradient_bytes = " + std::to_string(costs.gradient_bytes) + "\n";
+    text += str_cat("\n[[layers]]\nname = ", toml_text(layer.name), "\nforward = ", number(costs.forward),
+                    "\ninput = ", number(costs.input), "\nweight = ", number(costs.weight),
+                    "\nactivation_bytes = ", costs.activation_bytes, "\ninput_bytes = ", costs.input_bytes,
+                    "\noutput_bytes = ", costs.output_bytes, "\nparameter_bytes = ", costs.parameter_bytes,
+                    "\ngradient_bytes = ", costs.gradient_bytes, "\n");
   }
   return text;
 }

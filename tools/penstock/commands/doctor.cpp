@@ -69,8 +69,8 @@ Finding look_at_processors() {
   const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   return {"machine", CheckVerdict::Fine,
-          std::to_string(cores) + " cores, " + format_bytes(pages * page) + " of memory, libtorch uses " +
-              std::to_string(at::get_num_threads()) + " threads"};
+          str_cat(cores, " cores, ", format_bytes(pages * page), " of memory, libtorch uses ",
+                  at::get_num_threads(), " threads")};
 }
 
 Finding look_at_shared_memory() {

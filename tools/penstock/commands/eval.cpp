@@ -10,9 +10,9 @@
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
 #include "parallel/graph/require_parallel_plan.h"
-#include "train/failure_report.h"
-#include "train/model_checks.h"
-#include "train/output_paths.h"
+#include "train/checks/model_checks.h"
+#include "train/checks/output_paths.h"
+#include "train/display/failure_report.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -73,12 +73,10 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
   }
   if (job.verbosity.quiet) return "written to " + job.output + "\n";
   const int ranks = job.ranks.all(), replicas = job.ranks.dp;
-  std::string text = std::to_string(rows) + " examples in " + std::to_string(microbatches) +
-                     (microbatches == 1 ? " microbatch" : " microbatches") +
-                     (replicas == 1 ? "" : " per replica, " + std::to_string(replicas) + " replicas,") +
-                     " through " + std::to_string(stages) + (stages == 1 ? " stage" : " stages") + " on " +
-                     std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") + ": " +
-                     format_seconds(seconds) + "\n";
+  std::string text =
+      str_cat(rows, " examples in ", counted(microbatches, "microbatch"),
+              (replicas == 1 ? "" : str_cat(" per replica, ", replicas, " replicas,")), " through ",
+              counted(stages, "stage"), " on ", counted(ranks, "rank"), ": ", format_seconds(seconds), "\n");
   for (const auto& [name, tensor] : outputs) {
     text +=
         "  " + name + "  " + value::dtype_name(tensor.scalar_type()) + format_shape(tensor.sizes()) + "\n";
@@ -120,9 +118,8 @@ Loaded load(const EvalJob& job, int replica) {
   pipe::Pipe pipe(graph, source, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks.pp != 0) {
-    throw UsageError(std::to_string(stages) + " stages cannot be divided evenly among " +
-                         std::to_string(job.ranks.pp) + " ranks",
-                     {}, "make the number of stages a multiple of the number of pipeline ranks");
+    throw UsageError(str_cat(stages, " stages cannot be divided evenly among ", job.ranks.pp, " ranks"), {},
+                     "make the number of stages a multiple of the number of pipeline ranks");
   }
   check_shape(schedule::parse_schedule_kind(job.rank_options.schedule),
               {job.ranks.pp, stages / job.ranks.pp, microbatches});

@@ -8,7 +8,7 @@
 #include "graph/passes/graph_costs.h"
 #include "graph/run/node_profile.h"
 #include "report/stages.h"
-#include "train/model_checks.h"
+#include "train/checks/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -37,8 +37,7 @@ std::string operators_of(const graph::Graph& graph) {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   std::vector<std::string> texts;
-  for (const auto& [name, count] : sorted)
-    texts.push_back(name + (count > 1 ? " x" + std::to_string(count) : ""));
+  for (const auto& [name, count] : sorted) texts.push_back(name + (count > 1 ? str_cat(" x", count) : ""));
   return join(texts, ", ");
 }
 
@@ -58,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> outputs_of(const pipe::Pipe& pi
       for (const graph::InputSource& source : pipe.split().stage(StageId(s)).sources) {
         const auto* from = std::get_if<graph::FromStage>(&source);
         if (from && from->stage.value == stage && from->output == static_cast<int>(i))
-          readers.push_back("stage " + std::to_string(s));
+          readers.push_back(str_cat("stage ", s));
       }
     }
     outputs.emplace_back(what, last ? "the user, " + paths[i] : join(readers, " and "));
@@ -71,12 +70,10 @@ std::string summary_of(const pipe::Pipe& pipe) {
   for (int s = 0; s < pipe.num_stages(); ++s) {
     const graph::Graph& graph = pipe.stage_graph(StageId(s));
     const graph::GraphCosts costs = graph_costs(graph);
-    text += "stage " + std::to_string(s) + "  " + std::to_string(graph.nodes.size()) +
-            (graph.nodes.size() == 1 ? " operator, " : " operators, ") +
-            std::to_string(elements_of(graph, graph::Slot::Kind::Parameter)) + " parameters (" +
-            format_bytes(costs.parameter_bytes) + "), " +
-            std::to_string(elements_of(graph, graph::Slot::Kind::Buffer)) + " elements in buffers, " +
-            format_bytes(costs.activation_bytes) + " of activations\n";
+    text += str_cat("stage ", s, "  ", counted(static_cast<std::int64_t>(graph.nodes.size()), "operator"),
+                    ", ", elements_of(graph, graph::Slot::Kind::Parameter), " parameters (",
+                    format_bytes(costs.parameter_bytes), "), ", elements_of(graph, graph::Slot::Kind::Buffer),
+                    " elements in buffers, ", format_bytes(costs.activation_bytes), " of activations\n");
     text += "         modules: " + join(modules_of(pipe, StageId(s)), ", ") + "\n";
     text += "         operators: " + operators_of(graph) + "\n";
   }
@@ -84,7 +81,7 @@ std::string summary_of(const pipe::Pipe& pipe) {
   text += to_string(pipe.split());
   for (int s = 0; s < pipe.num_stages(); ++s) {
     for (const auto& [what, to] : outputs_of(pipe, s))
-      text += "stage " + std::to_string(s) + "  " + what + "  to " + to + "\n";
+      text += str_cat("stage ", s, "  ", what, "  to ", to, "\n");
   }
   return text + "outputs  " + join(outputs, ", ") + "\n";
 }

@@ -2,7 +2,7 @@
 // run ended.
 #pragma once
 
-#include "train/progress_board.h"
+#include "train/display/progress_board.h"
 
 #include <penstock/comm/launcher.h>
 

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "cli/paths.h"
-#include "train/model_checks.h"
+#include "train/checks/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -65,24 +65,21 @@ int ModelData::microbatches_for(const graph::Graph& graph, std::optional<std::in
   const std::optional<std::int64_t> batch = fixed_batch(graph);
   if (requested) {
     if (*requested > rows) {
-      throw UsageError(std::to_string(rows) + " examples cannot be split into " + std::to_string(*requested) +
-                           " microbatches",
-                       {}, "use at most " + std::to_string(rows) + " microbatches");
+      throw UsageError(str_cat(rows, " examples cannot be split into ", *requested, " microbatches"), {},
+                       str_cat("use at most ", rows, " microbatches"));
     }
     if (batch && *batch * *requested != rows) {
-      throw UsageError("the model was exported with a fixed batch of " + std::to_string(*batch) + ", which " +
-                           std::to_string(rows) + " examples in " + std::to_string(*requested) +
-                           " microbatches do not match",
-                       {},
-                       "pass " + std::to_string(*batch * *requested) +
-                           " examples, or export the model with a dynamic batch");
+      throw UsageError(
+          str_cat("the model was exported with a fixed batch of ", *batch, ", which ", rows, " examples in ",
+                  *requested, " microbatches do not match"),
+          {}, str_cat("pass ", *batch * *requested, " examples, or export the model with a dynamic batch"));
     }
     return static_cast<int>(*requested);
   }
   if (!batch) return static_cast<int>(std::min<std::int64_t>(rows, ranks));
   if (*batch == 0 || rows % *batch != 0) {
-    throw UsageError("the model was exported with a fixed batch of " + std::to_string(*batch) + ", and " +
-                         std::to_string(rows) + " examples are not a multiple of it",
+    throw UsageError(str_cat("the model was exported with a fixed batch of ", *batch, ", and ", rows,
+                             " examples are not a multiple of it"),
                      {}, "pass a multiple of it, or export the model with a dynamic batch");
   }
   return static_cast<int>(rows / *batch);
@@ -92,10 +89,9 @@ ModelData ModelData::part(const graph::Graph& graph, int ranks, int rank) const 
   if (ranks == 1) return *this;
   const std::int64_t unit = std::max<std::int64_t>(1, fixed_batch(graph).value_or(1));
   if (rows / unit < ranks) {
-    throw UsageError(std::to_string(rows) + " examples" +
-                         (unit == 1 ? "" : " in batches of " + std::to_string(unit)) +
-                         " cannot be divided among " + std::to_string(ranks) + " data-parallel ranks",
-                     {}, "use at most --dp " + std::to_string(rows / unit) + ", or pass more examples");
+    throw UsageError(str_cat(rows, " examples", (unit == 1 ? "" : str_cat(" in batches of ", unit)),
+                             " cannot be divided among ", ranks, " data-parallel ranks"),
+                     {}, str_cat("use at most --dp ", rows / unit, ", or pass more examples"));
   }
   std::vector<std::int64_t> row_counts = value::chunk_sizes(rows / unit, ranks);
   for (std::int64_t& count : row_counts) count *= unit;
@@ -146,8 +142,8 @@ ModelData read_model_data(const graph::Graph& graph, const std::string& path) {
       throw UsageError("the tensor " + quote(name) + " has no example dim", {},
                        "add a first dim for the examples");
     if (data.rows != 0 && tensor.size(0) != data.rows) {
-      throw UsageError("the tensor " + quote(name) + " has " + std::to_string(tensor.size(0)) +
-                           " examples, but other tensors have " + std::to_string(data.rows),
+      throw UsageError(str_cat("the tensor ", quote(name), " has ", tensor.size(0),
+                               " examples, but other tensors have ", data.rows),
                        {}, "store the same number of examples (dim 0) in every tensor");
     }
     data.rows = tensor.size(0);

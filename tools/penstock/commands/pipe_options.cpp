@@ -49,8 +49,8 @@ std::optional<pipe::SplitSpec> SplitOptions::spec() const {
   return std::nullopt;
 }
 
-void RankOptions::declare(Arguments& arguments, const std::string& usual_schedule) {
-  schedule = usual_schedule;
+void RankOptions::declare(Arguments& arguments, const std::string& default_schedule) {
+  schedule = default_schedule;
   arguments.option("--ranks", rank_request.ranks,
                    "number of ranks (processes); without --pp, --tp and --dp it sets --pp");
   arguments.option("--pp", rank_request.pp, "pipeline-parallel ranks");

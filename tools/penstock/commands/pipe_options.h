@@ -34,7 +34,7 @@ struct RankOptions {
   std::string backend = "auto";
   DeviceChoice device = DeviceChoice::Auto;
 
-  void declare(Arguments& arguments, const std::string& usual_schedule);
+  void declare(Arguments& arguments, const std::string& default_schedule);
   //! Throws UsageError if the options are invalid or contradict each other.
   RankCounts counts() const;
 };

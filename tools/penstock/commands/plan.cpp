@@ -5,7 +5,8 @@
 #include "cli/units.h"
 #include "commands/commands.h"
 #include "config/source.h"
-#include "report/json.h"
+#include "report/results_json.h"
+#include "view/quantity_text.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/planner.h>
@@ -47,16 +48,13 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
   std::string text;
   const plan::Plan& best = result.plans.front();
   if (best.verdict == plan::PlanVerdict::Best) {
-    text += best.schedule + ", " + std::to_string(best.stages_per_rank) +
-            (best.stages_per_rank == 1 ? " stage" : " stages") + " per rank, " +
-            std::to_string(best.microbatches) + " microbatches" +
-            (best.recompute ? ", recomputing activations" : "") + ": " + show_time(best.step_time, unit) +
-            " per step, bubble " + show_share(best.bubble) + ", peak memory " +
-            show_memory(best.peak_memory, unit) + "\n";
+    text += str_cat(to_string(best.schedule), ", ", counted(best.stages_per_rank, "stage"), " per rank, ",
+                    best.microbatches, " microbatches", (best.recompute ? ", recomputing activations" : ""),
+                    ": ", format_time(best.step_time, unit), " per step, bubble ", show_share(best.bubble),
+                    ", peak memory ", format_memory(best.peak_memory, unit), "\n");
     for (std::size_t s = 0; s + 1 < best.first_layer.size(); ++s) {
-      text += "  stage " + std::to_string(s) + " on rank " +
-              std::to_string(result.schedule->placement.stage_to_rank()[s].value) + ": " +
-              layers_text(best, s, file.layers) + "\n";
+      text += str_cat("  stage ", s, " on rank ", result.schedule->placement.stage_to_rank()[s].value, ": ",
+                      layers_text(best, s, file.layers), "\n");
     }
     text += "\n";
   } else {
@@ -68,14 +66,15 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
   for (const plan::Plan& plan : result.plans) {
     if (top > 0 && shown++ >= top) break;
     const bool ran = plan.verdict != plan::PlanVerdict::Impossible;
-    rows.push_back({plan.schedule, std::to_string(plan.stages_per_rank), std::to_string(plan.microbatches),
-                    plan.recompute ? "yes" : "no", ran ? show_time(plan.step_time, unit) : "",
-                    ran ? show_share(plan.bubble) : "", ran ? show_memory(plan.peak_memory, unit) : "",
+    rows.push_back({to_string(plan.schedule), std::to_string(plan.stages_per_rank),
+                    std::to_string(plan.microbatches), plan.recompute ? "yes" : "no",
+                    ran ? format_time(plan.step_time, unit) : "", ran ? show_share(plan.bubble) : "",
+                    ran ? format_memory(plan.peak_memory, unit) : "",
                     plan.verdict == plan::PlanVerdict::Best ? "best" : plan.why});
   }
   text += show_table(rows);
   if (rows.size() - 1 < result.plans.size()) {
-    text += "… and " + std::to_string(result.plans.size() - rows.size() + 1) + " more (--top 0 shows all)\n";
+    text += str_cat("… and ", result.plans.size() - rows.size() + 1, " more (--top 0 shows all)\n");
   }
   return text;
 }
@@ -91,8 +90,7 @@ std::string to_json(const plan::PlanResult& result) {
 void fill_in_model(CostFile& file, int ranks) {
   plan::StageCosts each;
   each.forward = each.input = each.weight = 1.0 / kLayersPerRank;
-  for (int i = 0; i < ranks * kLayersPerRank; ++i)
-    file.layers.push_back({"layer." + std::to_string(i), each});
+  for (int i = 0; i < ranks * kLayersPerRank; ++i) file.layers.push_back({str_cat("layer.", i), each});
 }
 
 }  // namespace
@@ -100,7 +98,7 @@ void fill_in_model(CostFile& file, int ranks) {
 int plan_command(Arguments& arguments) {
   plan::PlanOptions options;
   std::int64_t ranks = 0, top = 20;
-  std::vector<std::string> microbatches, stages_per_rank;
+  std::vector<std::string> microbatches, stages_per_rank, schedules;
   std::string costs, model, cap, save;
   std::optional<double> flops;
   std::optional<std::string> input;
@@ -117,20 +115,21 @@ int plan_command(Arguments& arguments) {
                    "with --model: a safetensors file of examples; times are measured instead of estimated");
   arguments.option("--memory-cap", cap, "memory limit per rank: 16GiB");
   arguments.option("--stages-per-rank", stages_per_rank, "counts to try: 1,2 (default: 1 to 4)");
-  arguments.option("--schedules", options.schedules, "schedules to try: 1F1B,ZB1P,Auto (default: all)");
+  arguments.option("--schedules", schedules, "schedules to try: 1F1B,ZB1P,Auto (default: all)");
   arguments.flag("--no-recomputation", no_recomputation, "do not try activation recomputation");
   arguments.choice("--send-mode", options.send_mode, send_mode_choices(), "how the transport treats a send");
   arguments.option("--top", top, "number of rows to show; 0: all");
   arguments.option("--save", save, "write the best schedule to this CSV file");
   arguments.parse();
   if (ranks < 1 || ranks > schedule::kMaxStages)
-    throw UsageError("--ranks must be between 1 and " + std::to_string(schedule::kMaxStages));
+    throw UsageError(str_cat("--ranks must be between 1 and ", schedule::kMaxStages));
   if (microbatches.empty())
     throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
   options.ranks = static_cast<int>(ranks);
   options.microbatches = positive_integers(microbatches, "--microbatches");
   if (!stages_per_rank.empty())
     options.stages_per_rank = positive_integers(stages_per_rank, "--stages-per-rank");
+  for (const std::string& name : schedules) options.schedules.push_back(plan::parse_schedule_choice(name));
   options.recomputation = !no_recomputation;
   if (!cap.empty()) options.memory_cap = static_cast<std::uint64_t>(std::llround(parse_bytes(cap)));
 

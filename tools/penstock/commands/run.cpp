@@ -7,7 +7,7 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/settings.h"
-#include "train/output_paths.h"
+#include "train/checks/output_paths.h"
 
 #include <penstock/base/error.h>
 

@@ -3,7 +3,7 @@
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
-#include "report/json.h"
+#include "report/results_json.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -59,8 +59,7 @@ std::string table_json(const std::string& name, const schedule::Placement& place
 
 void check_range(const char* option, std::int64_t value, std::int64_t most) {
   if (value >= 1 && value <= most) return;
-  throw UsageError(std::string(option) + " must be between 1 and " + std::to_string(most) + ", not " +
-                   std::to_string(value));
+  throw UsageError(str_cat(std::string(option), " must be between 1 and ", most, ", not ", value));
 }
 
 //! Prints the row of one rank, without generating the other rows if the generator allows it.
@@ -78,7 +77,7 @@ int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t 
                                       static_cast<int>(*options.microbatches)};
   check_shape(kind, shape);
   if (rank < 0 || rank >= shape.ranks)
-    throw UsageError("--rank must be between 0 and " + std::to_string(shape.ranks - 1));
+    throw UsageError(str_cat("--rank must be between 0 and ", shape.ranks - 1));
   std::ostringstream text;
   text.exceptions(std::ios::badbit);  // else text would be lost silently if memory runs out
   schedule::write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});

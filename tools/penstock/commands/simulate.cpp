@@ -3,7 +3,8 @@
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
-#include "report/json.h"
+#include "report/results_json.h"
+#include "view/quantity_text.h"
 
 #include <penstock/base/error.h>
 
@@ -26,7 +27,7 @@ std::string path_text(const std::vector<plan::CriticalAction>& path) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < path.size(); ++i) {
     if (path.size() > kMaxShownActions && i == kMaxShownActions / 2) {
-      texts.push_back("… (" + std::to_string(path.size() - kMaxShownActions) + " more)");
+      texts.push_back(str_cat("… (", path.size() - kMaxShownActions, " more)"));
       i = path.size() - kMaxShownActions / 2;
     }
     texts.push_back(to_string(path[i].timed.action));
@@ -37,22 +38,21 @@ std::string path_text(const std::vector<plan::CriticalAction>& path) {
 std::string report(const Outcome& outcome, view::TimeUnit unit) {
   const plan::Simulation& s = outcome.simulation;
   const schedule::Program& program = outcome.program;
-  std::string text = program.name() + ": " + std::to_string(program.ranks()) + " ranks, " +
-                     std::to_string(program.num_stages()) + " stages, " +
-                     std::to_string(program.microbatches()) + " microbatches, " +
-                     std::string(to_string(program.send_mode())) + " sends\n";
-  text += "step time      " + show_time(s.step_time, unit) + " (lower bound " +
-          show_time(outcome.bound, unit) + ")\n";
+  std::string text = str_cat(program.name(), ": ", program.ranks(), " ranks, ", program.num_stages(),
+                             " stages, ", program.microbatches(), " microbatches, ",
+                             std::string(to_string(program.send_mode())), " sends\n");
+  text += "step time      " + format_time(s.step_time, unit) + " (lower bound " +
+          format_time(outcome.bound, unit) + ")\n";
   text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) +
           " between the first and last action of each rank\n";
-  text += "peak memory    " + show_memory(s.peak_memory(), unit) + "\n";
+  text += "peak memory    " + format_memory(s.peak_memory(), unit) + "\n";
   text += "critical path  " + path_text(s.critical_path) + "\n\n";
   std::vector<std::vector<std::string>> rows{{"rank", "busy", "bubble", "own bubble", "peak memory", "at"}};
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
     const plan::RankReport& rank = s.ranks[r];
-    rows.push_back({std::to_string(r), show_time(rank.busy, unit), show_share(rank.bubble),
-                    show_share(rank.own_bubble), show_memory(rank.peak_memory, unit),
-                    show_time(rank.peak_at, unit)});
+    rows.push_back({std::to_string(r), format_time(rank.busy, unit), show_share(rank.bubble),
+                    show_share(rank.own_bubble), format_memory(rank.peak_memory, unit),
+                    format_time(rank.peak_at, unit)});
   }
   return text + show_table(rows);
 }
@@ -81,9 +81,9 @@ std::string comparison(const std::vector<Outcome>& outcomes, view::TimeUnit unit
   for (const Outcome& outcome : outcomes) {
     const plan::Simulation& s = outcome.simulation;
     rows.push_back({outcome.program.name(), std::to_string(outcome.program.num_stages()),
-                    show_time(s.step_time, unit), show_share(s.bubble), show_share(s.own_bubble),
+                    format_time(s.step_time, unit), show_share(s.bubble), show_share(s.own_bubble),
                     unit == view::TimeUnit::Seconds ? format_bytes(s.peak_memory())
-                                                    : show_time(per_rank(outcome), unit)});
+                                                    : format_time(per_rank(outcome), unit)});
   }
   return show_table(rows);
 }
@@ -95,7 +95,7 @@ std::string timeline_csv(const schedule::Timeline& timeline) {
     for (const schedule::TimedAction& timed : timeline.ranks[r]) {
       char times[80];
       std::snprintf(times, sizeof times, ",%.9g,%.9g\n", timed.start, timed.end);
-      text += std::to_string(r) + "," + to_string(timed.action) + times;
+      text += str_cat(r, ",", to_string(timed.action), times);
     }
   }
   return text;

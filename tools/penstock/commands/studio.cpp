@@ -1,5 +1,6 @@
 // `penstock studio`: serves the playground to a browser on this machine, or writes it to a file.
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "studio/embedded_page.h"
@@ -71,7 +72,7 @@ int studio_command(Arguments& arguments) {
   arguments.option("--page", file, "serve this HTML file instead of the built-in page");
   arguments.parse();
   if (port && (*port < 0 || *port > kMaxPort))
-    throw UsageError("--port must be between 0 and " + std::to_string(kMaxPort));
+    throw UsageError(str_cat("--port must be between 0 and ", kMaxPort));
   std::string page = page_of(file);
   if (!output.empty()) {
     write_output(output, page);

@@ -6,12 +6,12 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/train_settings.h"
-#include "train/dry_run.h"
-#include "train/external_rank.h"
-#include "train/failure_report.h"
-#include "train/train_checks.h"
-#include "train/train_display.h"
-#include "train/train_rank.h"
+#include "train/checks/train_checks.h"
+#include "train/display/failure_report.h"
+#include "train/display/train_display.h"
+#include "train/forecast/dry_run.h"
+#include "train/rank/external_rank.h"
+#include "train/rank/train_rank.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/launched_rank.h>
@@ -56,7 +56,7 @@ int train_command(Arguments& arguments) {
   const bool is_launched_rank = is_rank_of("train");
   const comm::LaunchedRank found = comm::detect_rank();
   const bool is_external_rank = !is_launched_rank && is_rank(found);
-  if (is_external_rank) request.usual_ranks = found.world_size;
+  if (is_external_rank) request.default_ranks = found.world_size;
   request.refuse_idle(settings);
   request.resolve();
   settings.omit(request.idle());

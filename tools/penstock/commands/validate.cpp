@@ -1,8 +1,9 @@
 // `penstock validate`: reports every error of a schedule file and the send modes in which it is safe.
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "config/source.h"
-#include "report/json.h"
+#include "report/results_json.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
@@ -24,8 +25,8 @@ std::string to_text(const std::string& path, const schedule::ScheduleFile& file,
   std::string text = penstock::to_string(verdict.findings);
   text += path + ": " + (fine ? "valid" : "not valid") + ": " +
           (file.level == schedule::ProgramLevel::Lowered ? "lowered, " : "compute only, ");
-  text += std::to_string(file.ranks.size()) + " ranks, " + std::to_string(file.placement.num_stages()) +
-          " stages, " + std::to_string(file.microbatches) + " microbatches\n";
+  text += str_cat(file.ranks.size(), " ranks, ", file.placement.num_stages(), " stages, ", file.microbatches,
+                  " microbatches\n");
   if (!verdict.valid()) return text;
   for (const schedule::SendMode mode : schedule::kSendModes) {
     text +=

@@ -150,7 +150,7 @@ constexpr std::size_t kMaxLayers = 16'384;
 std::size_t repeats(Keys& keys, const toml::table& table, std::size_t held, std::size_t most) {
   const auto count = static_cast<std::size_t>(table.contains("count") ? keys.index("count") : 1);
   keys.find("count");
-  if (held + count > most) refuse(table, "there can be at most " + std::to_string(most) + " entries");
+  if (held + count > most) refuse(table, str_cat("there can be at most ", most, " entries"));
   return count;
 }
 
@@ -188,7 +188,7 @@ CostFile read_root(const toml::table& root) {
     read_stage(inner, layer.costs);
     for (std::size_t i = 0; i < count; ++i) {
       file.layers.push_back(layer);
-      if (count > 1) file.layers.back().name += "." + std::to_string(i);
+      if (count > 1) file.layers.back().name += str_cat(".", i);
     }
   });
   keys.done();

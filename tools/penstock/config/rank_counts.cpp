@@ -1,6 +1,7 @@
 // Resolves the rank options.
 #include "config/rank_counts.h"
 
+#include "base/text.h"
 #include "config/settings.h"
 
 #include <penstock/base/error.h>
@@ -16,18 +17,16 @@ RankCounts RankRequest::counts(int usual) const {
   const std::int64_t others = static_cast<std::int64_t>(counts.dp) * counts.tp;
   if (ranks) count_option(*ranks, "--ranks");
   if (ranks && !pp && *ranks % others != 0) {
-    throw UsageError(std::to_string(*ranks) + " ranks are not a multiple of --dp " +
-                         std::to_string(counts.dp) + " x --tp " + std::to_string(counts.tp),
-                     {}, "make --ranks a multiple of " + std::to_string(others));
+    throw UsageError(str_cat(*ranks, " ranks are not a multiple of --dp ", counts.dp, " x --tp ", counts.tp),
+                     {}, str_cat("make --ranks a multiple of ", others));
   }
   const bool none = !ranks && !dp && !tp;
   counts.pp = count_option(pp.value_or(ranks ? *ranks / others : none ? usual : 1), "--pp");
   const std::int64_t all = counts.pp * others;
   count_option(all, "--pp x --dp x --tp");
   if (ranks && *ranks != all) {
-    throw UsageError(
-        "--ranks " + std::to_string(*ranks) + " is not --pp x --dp x --tp, which is " + std::to_string(all),
-        {}, "omit --ranks, or make it " + std::to_string(all));
+    throw UsageError(str_cat("--ranks ", *ranks, " is not --pp x --dp x --tp, which is ", all), {},
+                     str_cat("omit --ranks, or make it ", all));
   }
   return counts;
 }

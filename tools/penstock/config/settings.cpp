@@ -70,7 +70,7 @@ bool is_empty(const SettingValue& value) {
 
 int count_option(std::int64_t value, const char* option) {
   if (value < 1 || value > 65'535)
-    throw UsageError(std::string(option) + " must be between 1 and 65535, not " + std::to_string(value), {},
+    throw UsageError(str_cat(std::string(option), " must be between 1 and 65535, not ", value), {},
                      value < 1 ? "use at least 1" : "use at most 65535");
   return static_cast<int>(value);
 }
@@ -112,7 +112,7 @@ std::size_t Settings::index_of(const std::string& name, const std::vector<std::s
   const auto found = chosen == nullptr ? choices.end() : std::find(choices.begin(), choices.end(), *chosen);
   if (found == choices.end())
     throw UsageError(key_of(name) + " must be one of " + join(choices, ", "), {},
-                     did_you_mean(chosen == nullptr ? "" : *chosen, choices, "use one of these words"));
+                     did_you_mean(chosen == nullptr ? "" : *chosen, choices, "use one of these values"));
   return static_cast<std::size_t>(found - choices.begin());
 }
 

@@ -7,6 +7,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/plan/auto_schedule.h>
+#include <penstock/plan/schedule_choice.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/view/render.h>
@@ -23,7 +24,7 @@ constexpr std::int64_t kMaxForwards = 50'000'000;  //!< forward passes; lowered,
 int count_of(const std::optional<std::int64_t>& given, const char* option, std::int64_t most) {
   if (!given) throw UsageError(std::string("a named schedule needs ") + option);
   if (*given < 1 || *given > most) {
-    throw UsageError(std::string(option) + " must be between 1 and " + std::to_string(most));
+    throw UsageError(str_cat(std::string(option), " must be between 1 and ", most));
   }
   return static_cast<int>(*given);
 }
@@ -61,22 +62,23 @@ bool is_file(const std::string& name_or_file) {
 
 schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
                                   schedule::SendMode mode) {
-  const bool automatic = to_lower(name) == "auto";
   const int ranks = count_of(options.ranks, "--ranks", kMaxRanks);
   const int microbatches = count_of(options.microbatches, "--microbatches", schedule::kMaxMicrobatches);
-  const int usual = automatic ? 1 : info_of(schedule::parse_schedule_kind(name)).default_stages_per_rank;
+  const plan::ScheduleChoice choice = plan::parse_schedule_choice(name);
+  const auto* const kind = std::get_if<schedule::ScheduleKind>(&choice);
+  const int usual = kind != nullptr ? info_of(*kind).default_stages_per_rank : 1;
   const int stages_per_rank =
       options.stages_per_rank ? count_of(options.stages_per_rank, "--stages-per-rank", kMaxRanks) : usual;
   if (static_cast<std::int64_t>(ranks) * stages_per_rank > schedule::kMaxStages) {
-    throw UsageError("there can be at most " + std::to_string(schedule::kMaxStages) + " stages");
+    throw UsageError(str_cat("there can be at most ", schedule::kMaxStages, " stages"));
   }
   const schedule::ScheduleShape shape{ranks, stages_per_rank, microbatches};
   if (static_cast<std::int64_t>(shape.num_stages()) * microbatches > kMaxForwards) {
-    throw UsageError("a table of " + std::to_string(shape.num_stages()) + " stages x " +
-                         std::to_string(microbatches) + " microbatches is too large",
-                     {}, "use penstock schedule --rank R to print the row of one rank");
+    throw UsageError(
+        str_cat("a table of ", shape.num_stages(), " stages x ", microbatches, " microbatches is too large"),
+        {}, "use penstock schedule --rank R to print the row of one rank");
   }
-  if (!automatic) return make_schedule(name, shape);
+  if (kind != nullptr) return make_schedule(*kind, shape);
   const auto style = schedule::PlacementStyle::Loop;
   const plan::Costs costs = costs_for(file, generate_stage_to_rank_mapping(ranks, shape.num_stages(), style));
   return make_auto_schedule(ranks, microbatches, costs, {.memory_cap = options.cap(), .send_mode = mode})

@@ -3,7 +3,7 @@
 
 #include "cli/arguments.h"
 #include "config/cost_file.h"
-#include "report/table.h"
+#include "report/text_table.h"
 
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/lower.h>

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "checkpoint/commit/directory_lock.h"
-#include "train/output_paths.h"
+#include "train/checks/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -11,6 +11,7 @@
 #include <penstock/schedule/generate.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -23,6 +24,16 @@ std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
   std::vector<std::pair<std::string, E>> choices;
   for (const E value : values) choices.emplace_back(to_string(value), value);
   return choices;
+}
+
+void at_least(std::int64_t least, std::int64_t value, const char* flag) {
+  if (value < least)
+    throw UsageError(str_cat(flag, " must be at least ", least, ", not ", value), {},
+                     str_cat("use ", least, " or more"));
+}
+void not_negative(double value, const char* flag) {
+  if (!(value >= 0) || std::isinf(value))
+    throw UsageError(str_cat(flag, " must be a non-negative number"), {}, "for example 0.001");
 }
 
 // On the command line, 0 and the empty text mean that a value is not set.
@@ -136,7 +147,7 @@ void TrainSettings::declare(Settings& s) {
 
 void TrainSettings::resolve() {
   train::ParallelOptions& parallel = run.parallel;
-  const RankCounts counts = rank_request.counts(usual_ranks);
+  const RankCounts counts = rank_request.counts(default_ranks);
   parallel.pp = counts.pp, parallel.tp = counts.tp, parallel.dp = counts.dp;
   rank_request.ranks = counts.all();
   rank_request.pp = counts.pp, rank_request.tp = counts.tp, rank_request.dp = counts.dp;
@@ -160,6 +171,13 @@ void TrainSettings::resolve() {
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
   resolve_outputs();
+  at_least(1, run.steps, "--steps");
+  at_least(1, run.batch, "--batch");
+  at_least(1, run.accumulate, "--accumulate");
+  at_least(0, run.learning_rate.warmup, "--warmup");
+  not_negative(run.learning_rate.peak, "--lr");
+  not_negative(run.optimizer.weight_decay, "--weight-decay");
+  not_negative(run.optimizer.momentum, "--momentum");
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!(timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");
@@ -187,16 +205,15 @@ void TrainSettings::resolve() {
 void TrainSettings::resolve_stages() {
   train::ParallelOptions& parallel = run.parallel;
   parallel.schedule = train::parse_schedule_choice(schedule);
-  schedule = to_string(parallel.schedule);
+  schedule = is_auto(parallel.schedule) ? "auto" : to_string(parallel.schedule);
   const auto* const kind = std::get_if<schedule::ScheduleKind>(&parallel.schedule);
   if (stages && *stages % parallel.pp != 0)
-    throw UsageError(std::to_string(*stages) + " stages cannot be divided evenly among " +
-                         std::to_string(parallel.pp) + " pipeline ranks",
-                     {}, "make --stages a multiple of " + std::to_string(parallel.pp));
+    throw UsageError(
+        str_cat(*stages, " stages cannot be divided evenly among ", parallel.pp, " pipeline ranks"), {},
+        str_cat("make --stages a multiple of ", parallel.pp));
   if (stages && stages_per_rank && *stages != *stages_per_rank * parallel.pp)
-    throw UsageError("--stages " + std::to_string(*stages) + " is not --stages-per-rank " +
-                         std::to_string(*stages_per_rank) + " x " + std::to_string(parallel.pp) +
-                         " pipeline ranks",
+    throw UsageError(str_cat("--stages ", *stages, " is not --stages-per-rank ", *stages_per_rank, " x ",
+                             parallel.pp, " pipeline ranks"),
                      {}, "give only one of the two");
   if (stages) stages_per_rank = *stages / parallel.pp;
   if (!stages_per_rank) stages_per_rank = kind ? info_of(*kind).default_stages_per_rank : 1;

@@ -21,7 +21,7 @@ namespace penstock::tool {
 struct TrainSettings {
   std::string model, data;
   RankRequest rank_request;
-  int usual_ranks = 2;  //!< pipeline ranks if no option sets a number of ranks
+  int default_ranks = 2;  //!< pipeline ranks if no option sets a number of ranks
   std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup,
       eval_batches;
   std::optional<double> rate;

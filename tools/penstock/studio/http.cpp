@@ -23,7 +23,7 @@ std::string response(std::string_view status, std::string_view type, std::string
   text += status;
   text += "\r\nContent-Type: ";
   text += type;
-  text += "; charset=utf-8\r\nContent-Length: " + std::to_string(body.size());
+  text += str_cat("; charset=utf-8\r\nContent-Length: ", body.size());
   text +=
       "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
       "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\nConnection: "
@@ -73,7 +73,7 @@ std::optional<RequestHead> parse_head(std::string_view text) {
 
 //! Whether the host is this machine's loopback address with our port.
 bool is_own_host(std::string_view host, int port) {
-  const std::string lower = to_lower(host), suffix = ":" + std::to_string(port);
+  const std::string lower = to_lower(host), suffix = str_cat(":", port);
   for (const std::string_view name : std::array<std::string_view, 2>{"127.0.0.1", "localhost"}) {
     if (lower == std::string(name) + suffix || (port == 80 && lower == name)) return true;
   }

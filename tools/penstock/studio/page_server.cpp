@@ -1,6 +1,7 @@
 // A single-threaded server: one poll over the listener and all connections.
 #include "studio/page_server.h"
 
+#include "base/text.h"
 #include "studio/http.h"
 
 #include <penstock/base/error.h>
@@ -47,7 +48,7 @@ Descriptor listen_on(int port) {
       listen(listener.number(), SOMAXCONN) == 0;
   if (bound) return listener;
   if (errno == EADDRINUSE) return Descriptor();
-  fail("cannot listen on port " + std::to_string(port));
+  fail(str_cat("cannot listen on port ", port));
 }
 
 int port_of(const Descriptor& listener) {
@@ -148,12 +149,12 @@ PageServer::PageServer(std::string page, std::optional<int> port) : page_(std::m
   listener_ = listen_on(port.value_or(kDefaultPort));
   if (listener_.number() < 0 && !port) listener_ = listen_on(0);
   if (listener_.number() < 0)
-    throw UsageError("port " + std::to_string(*port) + " is in use", {}, "use --port 0 for a free port");
+    throw UsageError(str_cat("port ", *port, " is in use"), {}, "use --port 0 for a free port");
   port_ = port_of(listener_);
 }
 
 std::string PageServer::address() const {
-  return "http://127.0.0.1:" + std::to_string(port_) + "/";
+  return str_cat("http://127.0.0.1:", port_, "/");
 }
 
 void PageServer::serve(const Descriptor& stop) {

@@ -2,6 +2,7 @@
 #include "api/model.h"
 
 #include "base/number_text.h"
+#include "base/text.h"
 
 #include <penstock/base/error.h>
 
@@ -23,9 +24,9 @@ std::vector<const Quantity*> quantities(const Model& model) {
 double value_of(const Quantity& quantity, int unit, int ranks, int units) {
   if (quantity.list.empty()) return quantity.per_rank * ranks / units;
   if (quantity.list.size() != static_cast<std::size_t>(units)) {
-    throw UsageError(quantity.name + " has " + std::to_string(quantity.list.size()) +
-                         " values, but there are " + std::to_string(units) + " stages",
-                     {}, "enter one value per stage, or a single value for the share of each rank");
+    throw UsageError(
+        str_cat(quantity.name, " has ", quantity.list.size(), " values, but there are ", units, " stages"),
+        {}, "enter one value per stage, or a single value for the share of each rank");
   }
   return quantity.list[static_cast<std::size_t>(unit)];
 }
@@ -65,7 +66,7 @@ void append_line(std::string& text, const char* key, double value) {
 }
 
 void append_line(std::string& text, const char* key, std::uint64_t value) {
-  text += std::string(key) + " = " + std::to_string(value) + "\n";
+  text += str_cat(std::string(key), " = ", value, "\n");
 }
 
 void append_stages(std::string& text, const plan::StageCosts& stage, std::size_t count) {
@@ -97,7 +98,7 @@ std::vector<plan::Layer> layers_of(const Model& model, int ranks) {
   }
   std::vector<plan::Layer> layers;
   for (int unit = 0; unit < units; ++unit)
-    layers.push_back({"layer." + std::to_string(unit), unit_costs(model, unit, ranks, units)});
+    layers.push_back({str_cat("layer.", unit), unit_costs(model, unit, ranks, units)});
   return layers;
 }
 

@@ -4,7 +4,7 @@
 #include "api/boxes.h"
 #include "api/pipeline.h"
 #include "base/json.h"
-#include "report/json.h"
+#include "report/results_json.h"
 #include "view/palette.h"
 
 #include <penstock/base/error.h>
@@ -23,9 +23,9 @@ namespace {
 void write_kinds(JsonWriter& out) {
   out.begin_array();
   for (const schedule::ActionKind kind : view::kActionKinds) {
-    const view::KindLook& look = view::look_of(kind);
-    out.begin_object().field("name", to_string(kind)).field("meaning", look.meaning);
-    out.field("light", look.light).field("dark", look.dark).end_object();
+    const view::KindStyle& style = view::style_of(kind);
+    out.begin_object().field("name", to_string(kind)).field("meaning", style.meaning);
+    out.field("light", style.light).field("dark", style.dark).end_object();
   }
   out.end_array();
 }

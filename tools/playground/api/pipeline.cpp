@@ -54,8 +54,8 @@ Pipeline make_pipeline(const Request& request) {
   if (request.source.csv) return from_file(request);
   const schedule::ScheduleShape shape{request.ranks, request.source.stages_per_rank, request.microbatches};
   if (static_cast<std::int64_t>(shape.num_stages()) * shape.microbatches > kMaxForwards) {
-    throw UsageError(std::to_string(shape.num_stages()) + " stages x " + std::to_string(shape.microbatches) +
-                         " microbatches are too many for this page",
+    throw UsageError(str_cat(shape.num_stages(), " stages x ", shape.microbatches,
+                             " microbatches are too many for this page"),
                      {}, "use penstock simulate, or fewer ranks, stages or microbatches");
   }
   if (to_lower(request.source.schedule) == "auto") return from_search(request, shape);

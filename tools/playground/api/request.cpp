@@ -2,6 +2,7 @@
 #include "api/request.h"
 
 #include "base/io/json_reader.h"
+#include "base/text.h"
 
 #include <penstock/base/error.h>
 
@@ -63,8 +64,7 @@ class Members {
                std::int64_t least = 1) const {
     const std::int64_t number = integer_at(value, at(name));
     if (number < least || number > most) {
-      throw UsageError(std::string(name) + " must be between " + std::to_string(least) + " and " +
-                       std::to_string(most));
+      throw UsageError(str_cat(std::string(name), " must be between ", least, " and ", most));
     }
     return static_cast<int>(number);
   }

@@ -1,0 +1,23 @@
+// Formats times and bytes.
+#include "view/quantity_text.h"
+
+#include "base/text.h"
+
+#include <array>
+#include <cstdio>
+
+namespace penstock::view {
+
+std::string format_time(double time, TimeUnit unit) {
+  if (unit == TimeUnit::Seconds) return format_seconds(time);
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", time);
+  return text.data();
+}
+
+std::string format_memory(std::uint64_t bytes, TimeUnit unit) {
+  if (unit == TimeUnit::Seconds) return format_bytes(bytes);
+  return counted(static_cast<std::int64_t>(bytes), "activation");
+}
+
+}  // namespace penstock::view

@@ -1,0 +1,2 @@
+// docs/checkpoint.md: the step of the training loop.
+extern std::int64_t step;

@@ -1,0 +1,2 @@
+// docs/load-module.md also shows the TorchScript program that it replaces.
+#include <torch/script.h>

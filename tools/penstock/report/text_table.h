@@ -1,0 +1,16 @@
+// Text of percentages and tables in reports.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+//! `27.3%`
+std::string show_share(double share);
+
+//! Formats aligned columns. The first row is the heading. Columns whose cells begin with a digit are
+//! right-aligned.
+std::string show_table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace penstock::tool

@@ -1,0 +1,257 @@
+// Checks exported models and their data.
+#include "train/checks/model_checks.h"
+
+#include "base/text.h"
+#include "cli/paths.h"
+#include "graph/passes/passes.h"
+
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace penstock::tool {
+namespace {
+
+constexpr const char* kTarget = "target";
+constexpr std::int64_t kIgnored = -100;  // labels that cross_entropy ignores
+
+bool is_integer(at::ScalarType dtype) {
+  return at::isIntegralType(dtype, /*includeBool=*/false);
+}
+
+std::string on_one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const bool space = c == '\n' || c == ' ';
+    if (!space) line += c;
+    if (space && !line.empty() && line.back() != ' ') line += ' ';
+  }
+  return line;
+}
+
+struct Range {
+  std::int64_t least = 0, greatest = 0;
+};
+
+//! Minimum and maximum of all values except `ignored`, or nullopt if there are none.
+std::optional<Range> range_of(const at::Tensor& integers, std::optional<std::int64_t> ignored = {}) {
+  const at::Tensor all = integers.to(at::kLong).flatten();
+  const at::Tensor values = ignored ? all.masked_select(all != *ignored) : all;
+  if (values.numel() == 0) return std::nullopt;
+  return Range{values.min().item<std::int64_t>(), values.max().item<std::int64_t>()};
+}
+
+Range range_of_dtype(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kByte:
+      return {0, std::numeric_limits<std::uint8_t>::max()};
+    case at::kChar:
+      return {std::numeric_limits<std::int8_t>::min(), std::numeric_limits<std::int8_t>::max()};
+    case at::kShort:
+      return {std::numeric_limits<std::int16_t>::min(), std::numeric_limits<std::int16_t>::max()};
+    case at::kInt:
+      return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+    default:
+      return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  }
+}
+
+//! Whether the operator returns the elements of its first argument unchanged.
+bool keeps_elements(const graph::Node& node) {
+  static const std::set<std::string> names{"aten::to",     "aten::_to_copy", "aten::alias",
+                                           "aten::detach", "aten::clone",    "aten::contiguous",
+                                           "aten::view",   "aten::reshape",  "aten::unsqueeze"};
+  const std::string name = node.name();
+  return names.contains(name.substr(0, name.find('.')));
+}
+
+void check_classes(const at::Tensor& target, std::int64_t classes) {
+  const auto range = range_of(target, kIgnored);
+  if (!range || (range->least >= 0 && range->greatest < classes)) return;
+  const std::int64_t wrong = range->least < 0 ? range->least : range->greatest;
+  throw UsageError(
+      str_cat("'target' contains class ", wrong, ", but the model's output has ", classes, " classes (0 to ",
+              classes - 1, ")"),
+      {},
+      "number the classes from 0, mark labels to ignore with -100, or export the model with more classes");
+}
+
+std::string archive_hint(const std::string& model) {
+  return quote(model, 200) +
+         " must be an archive written by torch.export.save(torch.export.export(model, args), path)";
+}
+
+}  // namespace
+
+void throw_as_usage(const std::exception& error, const std::string& hint) {
+  if (const auto* known = dynamic_cast<const Error*>(&error))
+    throw UsageError(on_one_line(known->message()), known->context(), hint.empty() ? known->hint() : hint);
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  throw UsageError(on_one_line(torch ? torch->what_without_backtrace() : error.what()), {}, hint);
+}
+
+graph::Pt2Archive open_archive(const std::string& model) {
+  check_input_file(model, ".pt2");
+  return as_usage([&] { return graph::Pt2Archive(model); }, archive_hint(model));
+}
+
+train::ArchiveModel open_model(const train::ArchiveOptions& options) {
+  const std::string model = options.file.string();
+  check_input_file(model, ".pt2");
+  return as_usage([&] { return train::archive_model(options); }, archive_hint(model));
+}
+
+at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  if (dtype == wanted) return tensor;
+  const std::string what = "the tensor " + quote(name) + " is " + value::dtype_name(dtype) + ", expected " +
+                           value::dtype_name(wanted);
+  if (!is_integer(dtype) || !is_integer(wanted))
+    throw UsageError(
+        what, {},
+        "save it as " + value::dtype_name(wanted) + ": tensor.to(torch." + value::dtype_name(wanted) + ")");
+  const Range room = range_of_dtype(wanted);
+  const auto range = range_of(tensor);
+  if (range && (range->least < room.least || range->greatest > room.greatest))
+    throw UsageError(
+        str_cat(what, ", which cannot represent its values (", range->least, " to ", range->greatest, ")"),
+        {}, "export the model with a wider dtype");
+  return tensor.to(wanted);
+}
+
+void check_tokens(const graph::Graph& graph, const std::vector<c10::IValue>& leaves) {
+  std::map<std::int64_t, std::size_t> input_of;  // from values with the elements of an input to that input
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) input_of[graph.inputs[i].value.value] = i;
+  for (const graph::Node& node : graph.nodes) {
+    if (node.kind != graph::Node::Kind::Op || node.args.empty()) continue;
+    if (keeps_elements(node) && node.args[0].value() && !node.results.empty() &&
+        !node.results[0].ids.empty()) {
+      const auto from = input_of.find(node.args[0].value()->value);
+      if (from != input_of.end()) input_of.emplace(node.results[0].ids[0].value, from->second);
+    }
+    if (node.name() != "aten::embedding" || !node.args[0].value() || !node.args[1].value()) continue;
+    const auto read = input_of.find(node.args[1].value()->value);
+    const auto& table = graph.value(*node.args[0].value()).meta;
+    if (read == input_of.end() || !table || !leaves[read->second].isTensor()) continue;
+    const at::Tensor& tokens = leaves[read->second].toTensor();
+    const auto range = is_integer(tokens.scalar_type()) ? range_of(tokens) : std::nullopt;
+    const std::int64_t rows = table->sizes.at(0).size;
+    if (!range || (range->least >= 0 && range->greatest < rows)) continue;
+    const std::int64_t wrong = range->least < 0 ? range->least : range->greatest;
+    const std::string name = graph.value(graph.inputs[read->second].value).name;
+    throw UsageError(str_cat("the tensor ", quote(name), " contains ", wrong, ", but the embedding ",
+                             quote(node.module, 200), " has ", rows, " rows (0 to ", rows - 1, ")"),
+                     {}, "keep the indices in that range, or export the model with a larger embedding");
+  }
+}
+
+std::optional<graph::Graph> sized_graph(const graph::Graph& graph, const std::vector<c10::IValue>& leaves) {
+  std::vector<graph::ValueMeta> inputs;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    graph::ValueMeta meta = graph.value(graph.inputs[i].value).meta.value_or(graph::ValueMeta{});
+    if (leaves[i].isTensor()) {
+      meta.dtype = leaves[i].toTensor().scalar_type();
+      meta.sizes.clear();
+      for (const std::int64_t size : leaves[i].toTensor().sizes()) meta.sizes.push_back({size, ""});
+    }
+    inputs.push_back(std::move(meta));
+  }
+  try {
+    return propagate_shapes(graph, inputs);
+  } catch (const std::exception&) {  // data-dependent sizes: only the run can check them
+    return std::nullopt;
+  }
+}
+
+std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& graph,
+                                                          const std::vector<c10::IValue>& leaves) {
+  std::vector<std::optional<graph::ValueMeta>> sizes(graph.outputs.size());
+  const std::optional<graph::Graph> sized = sized_graph(graph, leaves);
+  for (std::size_t i = 0; sized && i < sized->outputs.size(); ++i)
+    if (const graph::ValueId* id = sized->outputs[i].value()) sizes[i] = sized->value(*id).meta;
+  return sizes;
+}
+
+std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& model, train::LossKind loss,
+                                                     const std::string& path) {
+  check_input_file(path, ".safetensors");
+  const checkpoint::SafetensorsFile file = as_usage(
+      [&] { return checkpoint::SafetensorsFile(path); },
+      quote(path, 200) +
+          " must be a file written by safetensors.torch.save_file({\"input\": …, \"target\": …}, path)");
+  std::vector<std::string> wanted = model.positional, there, missing;
+  wanted.insert(wanted.end(), model.keywords.begin(), model.keywords.end());
+  wanted.emplace_back(kTarget);
+  for (const checkpoint::SafetensorsEntry& entry : file.entries()) there.push_back(entry.name);
+  for (const std::string& name : wanted)
+    if (!file.has(name)) missing.push_back(quote(name));
+  if (!missing.empty())
+    throw UsageError(
+        quote(path, 200) + " has no tensor " + join(missing, ", ") + "; it has " +
+            (there.empty() ? "none" : join(there, ", ")),
+        {}, "name the tensors after the model's inputs, and the labels 'target': " + join(wanted, ", "));
+  const bool has_double = std::any_of(model.dtypes.begin(), model.dtypes.end(),
+                                      [](const auto& item) { return item.second == at::kDouble; });
+  std::map<std::string, at::Tensor> tensors;
+  for (const std::string& name : wanted) {
+    at::Tensor tensor = as_usage([&] { return file.load(name); });
+    if (tensor.dim() == 0)
+      throw UsageError("the tensor " + quote(name) + " is a scalar", {}, "add a first dim for the examples");
+    const at::Tensor& first = tensors.empty() ? tensor : tensors.begin()->second;
+    if (tensor.size(0) != first.size(0))
+      throw UsageError(str_cat("the tensor ", quote(name), " has ", tensor.size(0), " examples, ",
+                               quote(tensors.begin()->first), " has ", first.size(0)),
+                       {}, "store the same number of examples (dim 0) in every tensor");
+    if (tensor.size(0) == 0)
+      throw UsageError("the tensor " + quote(name) + " has no examples", {},
+                       "store at least one row in every tensor");
+    const auto dtype = model.dtypes.find(name);
+    if (name != kTarget && dtype != model.dtypes.end()) tensor = with_dtype(tensor, dtype->second, name);
+    if (name == kTarget && loss == train::LossKind::Mse && !has_double) tensor = tensor.to(at::kFloat);
+    if (name == kTarget && loss == train::LossKind::CrossEntropy && is_integer(tensor.scalar_type()))
+      tensor = tensor.to(at::kLong);
+    tensors.emplace(name, tensor);
+  }
+  return tensors;
+}
+
+void check_target(const at::Tensor& target, std::int64_t rows, const graph::ValueMeta& output,
+                  train::LossKind loss) {
+  std::vector<std::int64_t> sizes;
+  for (const graph::Dim& dim : output.sizes) sizes.push_back(dim.size);
+  std::vector<std::int64_t> shape = target.sizes().vec();
+  shape[0] = rows;
+  const std::string given = "'target' is " + value::dtype_name(target.scalar_type()) + format_shape(shape) +
+                            " for a microbatch, but the output is " + value::dtype_name(output.dtype) +
+                            format_shape(sizes);
+  if (!at::isFloatingType(output.dtype))
+    throw UsageError(given + ", which is not a floating-point dtype", {},
+                     "choose another output with --loss-output");
+  if (loss == train::LossKind::Mse) {
+    if (shape != sizes)
+      throw UsageError(given, {}, "with --loss mse, store the target in the shape of the output");
+    return;
+  }
+  if (!is_integer(target.scalar_type()))
+    throw UsageError(given + "; cross_entropy needs class indices", {},
+                     "store target.long() (int64), or train with --loss mse");
+  if (sizes.size() < 2)
+    throw UsageError(given + ", which has no class dim", {},
+                     "choose another output with --loss-output, or use --loss mse");
+  std::vector<std::int64_t> labels(sizes.begin(), sizes.end() - 1);
+  if (c10::multiply_integers(shape) != c10::multiply_integers(labels))
+    throw UsageError(given, {},
+                     "store one class index per row of logits, " + format_shape(labels) +
+                         " for this output, or choose another with --loss-output");
+  check_classes(target, sizes.back());
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,37 @@
+// Measures a matrix product.
+#include "train/forecast/flop_rate.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace penstock::tool {
+
+double measure_flops(int threads) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::int64_t size = 256;
+  constexpr double operations = 2.0 * size * size * size;
+  constexpr std::chrono::milliseconds duration(50);
+  const int before = at::get_num_threads();
+  at::set_num_threads(threads);
+  const at::Tensor matrix = at::ones({size, size});
+  at::mm(matrix, matrix);  // starts threads and allocates buffers
+  // The fastest product: other processes disturb it the least.
+  double seconds = 1;
+  const Clock::time_point start = Clock::now();
+  for (Clock::time_point now = start; now - start < duration;) {
+    at::mm(matrix, matrix);
+    const Clock::time_point end = Clock::now();
+    seconds = std::min(seconds, std::chrono::duration<double>(end - now).count());
+    now = end;
+  }
+  at::set_num_threads(before);
+  return operations / seconds;
+}
+
+}  // namespace penstock::tool

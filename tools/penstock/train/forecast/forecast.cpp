@@ -1,0 +1,306 @@
+// Splits the model as a run would, derives the costs of its stages from their graphs, and simulates a step.
+#include "train/forecast/forecast.h"
+
+#include "base/text.h"
+#include "graph/passes/graph_costs.h"
+#include "parallel/graph/weights.h"
+#include "parallel/tensor/module_paths.h"
+#include "pipe/balance.h"
+#include "report/stages.h"
+#include "train/checks/model_checks.h"
+#include "train/checks/train_checks.h"
+#include "train/loop/optimizer.h"
+#include "train/model/tensor_parallel_stage.h"
+
+#include <penstock/models/gpt.h>
+#include <penstock/parallel/find_parallel_plan.h>
+#include <penstock/plan/auto_schedule.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/schedule/lower.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::tool {
+namespace {
+
+//! The model of a run, split into its stages.
+struct SplitModel {
+  std::string summary;
+  DataForecast data;
+  train::ModelSplit split;
+  std::vector<std::string> split_points;
+  std::string balance;
+  pipe::Pipe pipe;  //!< with the sizes of one microbatch
+  parallel::ParallelPlan tensor_plan{};
+  std::vector<std::string> notes{};
+};
+
+int num_stages(const TrainSettings& request) {
+  return static_cast<int>(*request.stages);
+}
+
+SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
+  const TrainingText text = training_text(request.data);
+  const train::Vocabulary vocabulary(text.content);
+  const auto data =
+      train::text_data(text.content, vocabulary, {request.gpt.context, request.validation, request.run.seed});
+  models::GptOptions options = request.gpt;
+  options.vocabulary = vocabulary.size();
+  const auto model = train::gpt_model(options, request.run.seed);
+  const train::ModelSplit split = model->split(num_stages(request));
+  pipe::SplitPoints points;
+  std::vector<std::string> names;
+  for (const std::size_t position : split.positions) {
+    const auto layer = static_cast<std::int64_t>(position);  // 0: the embedding; after the blocks: the head
+    names.push_back(layer <= options.layers ? str_cat("blocks.", layer - 1) : "norm");
+    points[names.back()] = graph::SplitPoint::Beginning;
+  }
+  const graph::MetaDeviceScope no_memory;
+  models::Gpt gpt(options);
+  const graph::ForwardFunction forward = [&gpt](const value::Args& args, const value::Kwargs&) {
+    return c10::IValue(gpt->forward(args.at(0).toTensor()));
+  };
+  SplitModel result{
+      .summary = model->summary(),
+      .data = {.origin = text.origin},
+      .split = split,
+      .split_points = std::move(names),
+      .balance = "balanced by operation counts",
+      .pipe = pipeline_of(forward, pipe::model_tensors(*gpt), {at::zeros({rows, options.context}, at::kLong)},
+                          {}, points.empty() ? pipe::SplitSpec(pipe::AtMarks{}) : points)};
+  result.data.characters = static_cast<std::int64_t>(text.content.size());
+  result.data.vocabulary = options.vocabulary;
+  if (request.run.eval_every) result.data.validation_rows = data->validation_rows();
+  if (request.run.parallel.tp > 1) result.tensor_plan = train::gpt_tensor_plan(*gpt);
+  return result;
+}
+
+SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
+  const train::ArchiveModel archive = open_model(request.archive());
+  const graph::Graph& graph = archive.archive->graph();
+  const auto tensors = read_training_data(archive, request.loss, request.data);
+  DataForecast data{.origin = request.data, .examples = tensors.begin()->second.size(0)};
+  for (const auto& [name, tensor] : tensors)
+    data.tensors.push_back(name + " " + value::dtype_name(tensor.scalar_type()) +
+                           format_shape(tensor.sizes()));
+  const auto source = archive_data(request, archive);
+  if (request.run.eval_every) data.validation_rows = source->validation_rows();
+  const train::Batch batch = source->training(1, request.run.batch, {0, rows});
+  std::optional<graph::Graph> sized = sized_graph(graph, flatten_inputs(graph, batch.args, batch.kwargs));
+  std::vector<std::string> notes;
+  if (!sized)
+    notes.emplace_back(
+        "The sizes of this model depend on its data: activations and times are those of the example of the "
+        "export.");
+  if (request.balance == pipe::BalanceBy::MeasuredTime && !archive.model->has_given_split() &&
+      num_stages(request) > 1)
+    notes.emplace_back(
+        "--balance time: the run measures a microbatch and may split the model elsewhere; here, stages are "
+        "balanced by operation counts.");
+  const train::ModelSplit split = archive.model->split(num_stages(request));
+  std::vector<std::string> names;
+  for (const std::size_t position : split.positions)
+    names.push_back(str_cat("operator ", position, " of ", graph.nodes.size()));
+  const bool by_parameters = request.balance == pipe::BalanceBy::Parameters;
+  const pipe::TensorSource no_tensors = [](const std::vector<graph::Slot>&) {
+    return std::vector<at::Tensor>{};
+  };
+  const int tensor_ranks = request.run.parallel.tp;
+  parallel::ParallelPlan plan = request.archive().tensor_plan;
+  if (tensor_ranks > 1 && plan.empty()) plan = parallel::find_parallel_plan(graph, tensor_ranks).plan;
+  return {.summary = archive.model->summary(),
+          .data = std::move(data),
+          .split = split,
+          .split_points = std::move(names),
+          .balance = archive.model->has_given_split() ? "given by --split"
+                     : by_parameters                  ? "balanced by parameter bytes"
+                                                      : "balanced by operation counts",
+          .pipe = pipe::Pipe(sized ? *std::move(sized) : graph, no_tensors,
+                             pipe::SplitPolicy([&](const graph::Graph&) { return split.positions; })),
+          .tensor_plan = std::move(plan),
+          .notes = std::move(notes)};
+}
+
+//! The dim along which a style shards a parameter; nullopt: every rank holds all of it.
+std::optional<std::size_t> sharded_dim(const parallel::ParallelStyle& style, const parallel::WeightUse* use) {
+  const bool by_columns = std::holds_alternative<parallel::ColwiseParallel>(style);
+  if (!by_columns && !std::holds_alternative<parallel::RowwiseParallel>(style)) return std::nullopt;
+  if (use) return static_cast<std::size_t>(by_columns ? use->out_dim : use->in_dim);
+  return by_columns ? std::optional<std::size_t>(0) : std::nullopt;  // a bias
+}
+
+//! The elements of each slot that a tensor-parallel rank holds, at most.
+std::vector<std::int64_t> local_elements(const graph::Graph& graph, const parallel::ParallelPlan& plan,
+                                         int ranks) {
+  const std::vector<parallel::WeightUse> uses = parallel::weight_uses(graph);
+  std::vector<std::int64_t> elements;
+  for (std::size_t i = 0; i < graph.slots.size(); ++i) {
+    const graph::Slot& slot = graph.slots[i];
+    const auto& meta = graph.value(slot.value).meta;
+    elements.push_back(meta ? meta->numel() : 0);
+    if (!meta || slot.kind != graph::Slot::Kind::Parameter) continue;
+    const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.slot == i; });
+    for (const auto& [pattern, style] : plan) {
+      const bool fits = std::any_of(slot.names.begin(), slot.names.end(), [&](const std::string& name) {
+        return parallel::path_fits(pattern, parallel::parent_path(name));
+      });
+      const auto dim = fits ? sharded_dim(style, use == uses.end() ? nullptr : &*use) : std::nullopt;
+      if (!dim || *dim >= meta->sizes.size()) continue;
+      const std::int64_t size = meta->sizes[*dim].size;
+      elements.back() = meta->numel() / std::max<std::int64_t>(size, 1) * ((size + ranks - 1) / ranks);
+      break;
+    }
+  }
+  return elements;
+}
+
+std::uint64_t bytes_of(const graph::Graph& graph, const graph::Slot& slot, std::int64_t elements) {
+  const auto& meta = graph.value(slot.value).meta;
+  return meta ? static_cast<std::uint64_t>(elements) * c10::elementSize(meta->dtype) : 0;
+}
+
+//! The state tensors that the optimizer of a run would allocate for these parameters.
+std::uint64_t optimizer_bytes(const std::vector<value::NamedTensor>& parameters,
+                              const train::OptimizerOptions& options) {
+  std::uint64_t bytes = 0;
+  for (const train::Optimizer::State& state : train::Optimizer(parameters, options).states())
+    for (const value::NamedTensor& item : state.tensors) bytes += item.tensor.nbytes();
+  return bytes;
+}
+
+//! Sets the sizes of a stage to those of one rank.
+void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
+                     const std::vector<std::int64_t>& elements, const train::RunOptions& run) {
+  const graph::Graph& graph = stage.graph;
+  const bool sharded = run.parallel.sharding == train::Sharding::Full;
+  const std::int64_t shards = sharded ? run.parallel.dp : 1;
+  costs.parameter_bytes = costs.gradient_bytes = 0;
+  std::vector<value::NamedTensor> trained;
+  for (std::size_t i = 0; i < graph.slots.size(); ++i) {
+    const graph::Slot& slot = graph.slots[i];
+    if (slot.kind == graph::Slot::Kind::Constant) continue;
+    const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
+    const std::int64_t full = elements.at(static_cast<std::size_t>(stage.slots.at(i)));
+    const std::int64_t local = parameter ? (full + shards - 1) / shards : full;
+    costs.parameter_bytes += bytes_of(graph, slot, local);
+    if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full);
+    if (!parameter || !slot.requires_grad || local == 0) continue;
+    costs.gradient_bytes += bytes_of(graph, slot, local);
+    const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
+    trained.push_back({slot.names[0], at::empty({local}, options)});
+  }
+  costs.optimizer_bytes = optimizer_bytes(trained, run.optimizer);
+  costs.recompute = run.parallel.recompute;
+}
+
+//! With times at `kDefaultFlops`.
+plan::Costs costs_of(const SplitModel& model, const train::RunOptions& run) {
+  plan::Costs costs = pipe::stage_costs(model.pipe.split(), kDefaultFlops * run.parallel.tp);
+  const std::vector<std::int64_t> elements =
+      local_elements(model.pipe.graph(), model.tensor_plan, run.parallel.tp);
+  for (std::size_t s = 0; s < costs.stages.size(); ++s)
+    set_local_bytes(costs.stages[s], model.pipe.split().stages[s], elements, run);
+  return costs;
+}
+
+//! Changes times at `kDefaultFlops` to those at another rate.
+void scale_times(plan::Costs& costs, double flops_per_second) {
+  const double factor = kDefaultFlops / flops_per_second;
+  for (plan::StageCosts& stage : costs.stages)
+    for (double* const time : {&stage.forward, &stage.input, &stage.weight}) *time *= factor;
+}
+
+schedule::Program program_of(const train::ParallelOptions& options, const plan::Costs& costs) {
+  const auto* const kind = std::get_if<schedule::ScheduleKind>(&options.schedule);
+  const schedule::Schedule schedule =
+      kind ? make_schedule(*kind, {options.pp, static_cast<int>(costs.stages.size()) / options.pp,
+                                   options.microbatches})
+           : make_auto_schedule(options.pp, options.microbatches, costs).schedule;
+  schedule::LowerOptions lowering;
+  for (const auto& [edge, bytes] : costs.skip_bytes) lowering.skips.push_back({edge.first, edge.second});
+  lowering.shard = lowering.reduce_grad = options.dp > 1 || options.sharding == train::Sharding::Full;
+  return make_program(schedule, schedule::SendMode::Buffered, lowering);
+}
+
+StageForecast describe(const pipe::Pipe& pipe, StageId stage) {
+  const graph::Graph& graph = pipe.stage_graph(stage);
+  const graph::GraphCosts costs = graph_costs(graph);
+  StageForecast result{
+      .modules = modules_of(pipe, stage), .parameter_bytes = costs.parameter_bytes, .flops = costs.flops};
+  result.parameters = static_cast<std::int64_t>(elements_of(graph, graph::Slot::Kind::Parameter));
+  for (const graph::Slot& slot : graph.slots)
+    if (const auto& meta = graph.value(slot.value).meta; slot.kind == graph::Slot::Kind::Buffer && meta)
+      result.buffer_bytes += meta->nbytes();
+  return result;
+}
+
+RankForecast memory_of(Rank rank, const schedule::Program& program, const plan::Costs& costs,
+                       const plan::Simulation& simulation) {
+  RankForecast memory;
+  for (const StageId stage : program.placement().stages_of(rank)) {
+    const plan::StageCosts& one = costs.stages[stage.index()];
+    memory.parameters += one.parameter_bytes;
+    memory.gradients += one.gradient_bytes;
+    memory.optimizer += one.optimizer_bytes;
+  }
+  memory.in_flight = simulation.ranks[rank.index()].peak_memory - memory.peak();
+  return memory;
+}
+
+void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
+  if (is_auto(run.parallel.schedule))
+    notes.emplace_back(
+        "--schedule auto: the run measures three steps and plans its schedule from them; this one is planned "
+        "from operation counts.");
+  if (run.precision == train::Precision::Bfloat16)
+    notes.emplace_back(
+        "--precision bf16: activations are counted in float32, so their memory is an upper bound.");
+  if (run.parallel.tp > 1)
+    notes.emplace_back(
+        "--tp: activations are counted in full on every tensor-parallel rank, so their memory is an upper "
+        "bound.");
+}
+
+}  // namespace
+
+RunForecast forecast(const TrainSettings& request, double flops_per_second) {
+  const train::RunOptions& run = request.run;
+  std::vector<std::int64_t> rows = microbatch_rows(run);
+  const SplitModel model =
+      request.built_in() ? split_gpt(request, rows.front()) : split_archive(request, rows.front());
+  plan::Costs costs = costs_of(model, run);
+  // Rounding at a measured rate could change the schedule of Auto from call to call.
+  schedule::Program program = program_of(run.parallel, costs);
+  scale_times(costs, flops_per_second);
+  plan::Simulation simulation = simulate(program, costs, {.memory_samples = false, .critical_path = false});
+  std::vector<StageForecast> stages;
+  for (int s = 0; s < model.pipe.num_stages(); ++s) stages.push_back(describe(model.pipe, StageId(s)));
+  std::vector<RankForecast> ranks;
+  for (int r = 0; r < program.ranks(); ++r) ranks.push_back(memory_of(Rank(r), program, costs, simulation));
+  std::vector<std::string> notes = model.notes;
+  add_notes(notes, run);
+  const graph::Graph& graph = model.pipe.graph();
+  return {.model = model.summary,
+          .parameters = static_cast<std::int64_t>(elements_of(graph, graph::Slot::Kind::Parameter)),
+          .parameter_bytes = graph_costs(graph).parameter_bytes,
+          .data = model.data,
+          .rows = std::move(rows),
+          .split = model.split,
+          .split_points = model.split_points,
+          .balance = model.balance,
+          .stages = std::move(stages),
+          .tied = model.pipe.split().shared,
+          .flops_per_second = flops_per_second,
+          .costs = std::move(costs),
+          .program = std::move(program),
+          .simulation = std::move(simulation),
+          .ranks = std::move(ranks),
+          .notes = std::move(notes)};
+}
+
+}  // namespace penstock::tool

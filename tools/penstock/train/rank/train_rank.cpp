@@ -1,0 +1,133 @@
+// Runs one rank: loads model and data, trains, and prints a summary on rank 0.
+#include "train/rank/train_rank.h"
+
+#include "base/json.h"
+#include "base/text.h"
+#include "train/checks/train_checks.h"
+#include "train/display/train_display.h"
+#include "train/rank/training_hook.h"
+
+#include <penstock/base/error.h>
+#include <penstock/models/gpt.h>
+#include <penstock/train/trainer.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace penstock::tool {
+namespace {
+
+// Generates text with the full model, built from the gathered parameters.
+std::string sample_of(const TrainSettings& request, const train::Vocabulary& vocabulary,
+                      const train::RunResult& result) {
+  models::Gpt model(request.gpt);
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& item : model->named_parameters()) item.value().copy_(result.parameters.at(item.key()));
+  }
+  std::vector<std::int64_t> prompt = vocabulary.encode(request.prompt);
+  if (prompt.empty()) prompt = {0};
+  const models::SampleOptions options{.tokens = request.sample, .seed = request.run.seed};
+  return vocabulary.decode(models::sample(*model, prompt, options));
+}
+
+std::string summary_of(const TrainSettings& request, const train::RunResult& result) {
+  std::string text;
+  if (!result.losses.empty()) {
+    char line[120];
+    std::snprintf(line, sizeof line, "loss %.4f at the first step of this run, %.4f at the last",
+                  result.losses.front(), result.losses.back());
+    text += line;
+    if (result.validation_loss) {
+      std::snprintf(line, sizeof line, "; validation loss %.4f", *result.validation_loss);
+      text += line;
+    }
+    text += "\n";
+  }
+  if (!request.timeline.empty()) text += "timeline: " + request.timeline + "\n";
+  if (!request.trace.empty()) text += "trace: " + request.trace + "\n";
+  if (!request.profile.empty()) text += "costs: " + request.profile + " (penstock plan --costs)\n";
+  if (!request.log_json.empty()) text += "log: " + request.log_json + "\n";
+  if (result.checkpoint) text += "checkpoint: " + result.checkpoint->string() + "\n";
+  return text;
+}
+
+std::string summary_json(const TrainSettings& request, const train::RunResult& result) {
+  JsonWriter json;
+  json.begin_object().field("steps", request.run.steps);
+  if (!result.losses.empty())
+    json.field("first_loss", result.losses.front()).field("last_loss", result.losses.back());
+  if (result.validation_loss) json.field("validation_loss", *result.validation_loss);
+  if (result.plan) json.field("plan", *result.plan);
+  json.field("timeline", request.timeline)
+      .field("checkpoint", result.checkpoint ? result.checkpoint->string() : "")
+      .field("profile", request.profile);
+  return json.end_object().text();
+}
+
+train::RunResult train_archive(const comm::World& world, const TrainSettings& request, DisplayOptions display,
+                               train::RunExtras extras) {
+  const train::ArchiveModel archive = train::archive_model(request.archive());
+  const auto data = archive_data(request, archive);
+  if (display.quiet && request.run.parallel.tp > 1 && world.rank().value == 0) {
+    const auto split = archive.model->split_at(archive.model->split(static_cast<int>(*request.stages)));
+    for (std::string& message : split->sharding_messages(request.run.parallel.tp))
+      display.unimportant.insert(std::move(message));
+  }
+  const auto observer = make_display(display);
+  extras.observer = observer.get();
+  return train::run(world, *archive.model, *data, request.run, extras);
+}
+
+}  // namespace
+
+comm::World join_world(const TrainSettings& request) {
+  report_start();
+  comm::InitOptions how{.backend = comm::parse_backend(request.backend)};
+  how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout * 1000));
+  // Treat a rank that never joins like one that makes no progress.
+  how.join_timeout = std::min(how.join_timeout, how.timeout);
+  return init(how);
+}
+
+int run_training_rank(const TrainSettings& request) {
+  train_in(join_world(request), request, display_from_environment());
+  return 0;
+}
+
+void train_in(const comm::World& world, const TrainSettings& request, DisplayOptions display) {
+  TrainingHook hook(world.rank());
+  train::RunExtras extras{.hook = &hook, .notes = {{"config", request.resolved_config}}};
+  const bool first = world.rank().value == 0, json = display.mode == DisplayMode::Json;
+  train::RunResult result;
+  std::string sample;
+  if (request.built_in()) {
+    const TrainingText text = training_text(request.data);
+    const train::Vocabulary vocabulary(text.content);
+    TrainSettings sized = request;
+    sized.gpt.vocabulary = vocabulary.size();
+    if (first && !json && !display.quiet) print("data: " + text.origin + "\n");
+    const auto data = train::text_data(text.content, vocabulary,
+                                       {request.gpt.context, request.validation, request.run.seed});
+    const auto model = train::gpt_model(sized.gpt, request.run.seed);
+    const bool samples = request.sample > 0 && !json && !display.quiet;
+    extras.gather_parameters = samples;
+    const auto observer = make_display(display);
+    extras.observer = observer.get();
+    result = train::run(world, *model, *data, request.run, extras);
+    if (first && samples) sample = sample_of(sized, vocabulary, result);
+  } else {
+    result = train_archive(world, request, display, extras);
+  }
+  if (!first) return;
+  if (json) {
+    print(summary_json(request, result) + "\n");
+    return;
+  }
+  if (!sample.empty()) print("\nsample of generated text:\n" + sample + "\n\n");
+  print(summary_of(request, result));
+}
+
+}  // namespace penstock::tool

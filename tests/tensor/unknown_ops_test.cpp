@@ -110,13 +110,18 @@ std::optional<std::string> fault(const c10::OperatorHandle& op, const ArgumentSh
                                  const tensor::DeviceMesh& mesh, bool grad, WeakTensors& seen) {
   unsigned seed = 0;
   const auto dense_input = [&] { return made_up(shape, seed++).set_requires_grad(grad); };
-  std::optional<Stack> dense = arguments(op.schema(), shape, dense_input);
-  if (!dense || tensors(*dense).empty()) return std::nullopt;
+  std::vector<at::Tensor> leaves;
+  std::optional<Stack> dense =
+      arguments(op.schema(), shape, [&] { return leaves.emplace_back(dense_input()); });
+  if (!dense || leaves.empty()) return std::nullopt;
   try {
     op.callBoxed(&*dense);
   } catch (const std::exception&) {
     return std::nullopt;
   }
+  // lift and lift_fresh return their dense argument, whose gradient function then refers to itself.
+  for (at::Tensor& leaf : leaves)
+    if (leaf.grad_fn()) leaf.detach_();
   seed = 0;
   Stack stack = *arguments(op.schema(), shape, [&] {
     const at::Tensor made = distribute_tensor(dense_input(), mesh, {tensor::Shard(0)}, false);

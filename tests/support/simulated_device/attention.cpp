@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/native/transformers/attention.h>
 
 #include <array>
 #include <tuple>
@@ -62,9 +63,9 @@ flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
     const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&,
-    const c10::SymInt&, const c10::SymInt&, double dropout, bool is_causal, const at::Tensor&,
-    const at::Tensor&, std::optional<double> scale) {
+    const at::Tensor& output, const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&, c10::SymInt,
+    c10::SymInt, double dropout, bool is_causal, const at::Tensor&, const at::Tensor&,
+    std::optional<double> scale) {
   check_dropout(dropout);
   return at::_scaled_dot_product_flash_attention_for_cpu_backward(gradient, query, key, value, output,
                                                                   logsumexp, 0, is_causal, {}, scale);
@@ -96,6 +97,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention_b
 
 void add_attention_kernels(torch::Library& aten) {
   aten.impl("_fused_sdp_choice", attention_choice);
+  // `scaled_dot_product_attention` does not ask the dispatcher.
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(attention_choice);
   aten.impl("_scaled_dot_product_flash_attention", flash_attention);
   aten.impl("_scaled_dot_product_flash_attention_backward", flash_attention_backward);
   aten.impl("_scaled_dot_product_efficient_attention", efficient_attention);

@@ -4,7 +4,6 @@
 #include "host_alias.h"
 #include "simulation.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <cstring>
@@ -93,7 +92,7 @@ void copy_with_host(const at::Tensor& to, const at::Tensor& from, bool non_block
 
 at::Tensor& copy_kernel(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (self.is_same(source)) return self;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const KernelScope scope;
   const at::Tensor from = source.sizes() == self.sizes() ? source : source.expand(self.sizes());
   if (self.numel() == 0) return self;
   if (self.is_cuda() && from.is_cuda()) {
@@ -105,7 +104,7 @@ at::Tensor& copy_kernel(at::Tensor& self, const at::Tensor& source, bool non_blo
 }
 
 at::Scalar item_kernel(const at::Tensor& self) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const KernelScope scope;
   record_access(self, false, "aten::_local_scalar_dense", launch(self.device().index()));
   synchronize_stream(current_stream(self.device().index()), "aten::_local_scalar_dense");
   return host_alias(self).item();

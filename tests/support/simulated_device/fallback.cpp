@@ -6,7 +6,6 @@
 #include "operator_rules.h"
 #include "simulation.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/op_registration/adaption.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -104,8 +103,6 @@ void HostCall::lower_arguments() {
 void HostCall::launch_kernel() {
   moment_ = launch(device_->index());
   for (const AliasedTensor& alias : aliases_) record_access(alias.device, alias.write, name_, moment_);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
   op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
 }
 
@@ -147,8 +144,8 @@ void HostCall::run() {
   const bool blocks = reads_values_on_host(op_, stack_);
   lower_arguments();
   const c10::DeviceGuard guard(*device_);
+  const KernelScope scope;
   launch_kernel();
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   update_resized();
   lift_results();
   if (blocks) synchronize_stream(current_stream(device_->index()), name_);

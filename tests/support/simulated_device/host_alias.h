@@ -4,10 +4,19 @@
 #include "stream_clocks.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <string>
 
 namespace penstock::test::simulated {
+
+//! While it lives, the operators of a kernel are invisible to autograd, autocast and other modes of this
+//! thread.
+class KernelScope {
+  const c10::impl::ForceDispatchKeyGuard keys_{
+      c10::default_included_set,
+      c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView};
+};
 
 //! A CPU tensor over the same bytes, through the writable mapping. If an operator makes it larger, it gets
 //! memory of its own.

@@ -1,10 +1,9 @@
 // Pinned memory of the host, and the copies from and to it.
 #include "pinned_memory.h"
 
+#include "host_alias.h"
 #include "simulation.h"
 #include "support/same_bits.h"
-
-#include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -79,7 +78,7 @@ std::vector<PendingCopy> PinnedMemory::take_done(const VectorClock& done, const 
 }
 
 void finish(const PendingCopy& copy) {
-  const at::AutoDispatchBelowADInplaceOrView below;
+  const KernelScope scope;
   if (copy.to_host) {
     copy.host.copy_(copy.content);
   } else if (!same_bits(copy.host, copy.content)) {

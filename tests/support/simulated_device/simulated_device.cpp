@@ -24,10 +24,10 @@ void enable(const Options& options) {
   }
   TORCH_CHECK(available(), "simulated devices need a CPU build of libtorch");
   TORCH_CHECK(options.devices > 0, "the number of simulated devices must be positive");
+  register_kernels();
   start_simulation(options);
   report_host_access(simulation().memory);
   register_guard();
-  register_kernels();
   c10::SetAllocator(c10::kCUDA, device_allocator());
 }
 

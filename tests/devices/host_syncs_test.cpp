@@ -59,7 +59,7 @@ TEST_F(DevicesHostSyncs, CountIndexingThatReadsValues) {
   EXPECT_THAT(causes([&] { (void)x.index({TensorIndex(index)}); }), IsEmpty());
   EXPECT_THAT(causes([&] { (void)x.index({TensorIndex(mask)}); }), ElementsAre("aten::nonzero"));
   EXPECT_THAT(causes([&] { (void)x.index({TensorIndex(index.cpu())}); }),
-              ElementsAre("aten::copy_", "aten::copy_"));  // there and back
+              ElementsAre("aten::copy_", "aten::copy_"));  // of `cpu` and inside `index`
   EXPECT_THAT(causes([&] { (void)x.masked_select(mask); }), ElementsAre("aten::masked_select"));
   EXPECT_THAT(causes([&] { (void)x.masked_fill(mask, 3); }), IsEmpty());
   EXPECT_THAT(causes([&] { (void)at::equal(x, x); }), ElementsAre("aten::equal"));

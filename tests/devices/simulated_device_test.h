@@ -18,9 +18,11 @@ inline const c10::Device kCuda0(c10::kCUDA, 0), kCuda1(c10::kCUDA, 1);
 //! Enables the devices. A race that the test did not take is a failure.
 class SimulatedDeviceTest : public testing::Test {
  protected:
+  SimulatedDeviceTest() {
+    if (simulated::available()) simulated::enable();
+  }
   void SetUp() override {
     if (!simulated::available()) GTEST_SKIP() << "this libtorch has a CUDA of its own";
-    simulated::enable();
     settle();
   }
   void TearDown() override {

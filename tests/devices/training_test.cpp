@@ -9,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
+#include <barrier>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -144,6 +145,18 @@ TEST_F(DevicesTraining, AutocastLowersProductsOnly) {
   EXPECT_TRUE(same_bits(product.to(at::kFloat).cpu(), torch::full({4, 4}, 4.F)));
 }
 
+TEST_F(DevicesTraining, AutocastOfCpuDoesNotChangeKernels) {
+  torch::manual_seed(1);
+  const at::Tensor x = torch::randn({1, 2, 5, 5}), weight = torch::randn({3, 2, 3, 3});
+  const at::Tensor expected = at::conv2d(x, weight);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const at::Tensor result = at::conv2d(x.to(kCuda0), weight.to(kCuda0));
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  EXPECT_EQ(result.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::allclose(result.cpu(), expected, 1e-5, 1e-6));
+}
+
 at::Tensor accumulated_gradient(const at::Tensor& weight, const at::Tensor& rows) {
   for (int repeat = 0; repeat < 20; ++repeat) rows.matmul(weight).square().mean().backward();
   return weight.grad().cpu();
@@ -154,9 +167,11 @@ TEST_F(DevicesTraining, ThreadsWorkOnDeviceEach) {
   const at::Tensor weight = torch::randn({8, 5}), rows = torch::randn({6, 8});
   std::vector<at::Tensor> gradients(4);
   std::vector<std::thread> threads;
+  std::barrier all_have_device(4);
   for (c10::DeviceIndex rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
       const c10::DeviceGuard guard(c10::Device(c10::kCUDA, rank));
+      all_have_device.arrive_and_wait();
       const at::Tensor own = weight.to(at::kCUDA).requires_grad_();
       EXPECT_EQ(own.device().index(), rank);
       gradients[static_cast<std::size_t>(rank)] = accumulated_gradient(own, rows.to(at::kCUDA));

@@ -3,6 +3,8 @@
 #include "support/error_message.h"
 #include "support/same_bits.h"
 
+#include <torch/library.h>
+
 #include <functional>
 #include <optional>
 
@@ -186,6 +188,33 @@ TEST_F(DevicesOperators, FusedAttentionGivesResultsOfCpu) {
   check(at::kFloat, true, "ScaledDotProductEfficientAttentionBackward0");
   const at::Tensor x = qkv[0].to(kCuda0);
   EXPECT_THROW(at::_scaled_dot_product_flash_attention(x, x, x, 0.5), c10::Error);
+}
+
+// A mode that sees every operator which this thread calls while it is on.
+constexpr auto kSpyKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+int spied_operators = 0, spied_cpu_operators = 0;
+
+void spy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  ++spied_operators;
+  for (const c10::IValue& value : torch::jit::last(*stack, op.schema().arguments().size())) {
+    // Numbers may be CPU tensors without dimensions.
+    if (value.isTensor() && value.toTensor().is_cpu() && value.toTensor().dim() > 0) ++spied_cpu_operators;
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kSpyKey), stack);
+}
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&spy>());
+}
+
+TEST_F(DevicesOperators, KernelsAreOpaqueToDispatchModes) {
+  const at::Tensor x = torch::ones({30, 4}, kCuda0);
+  {
+    const c10::impl::IncludeDispatchKeyGuard on(kSpyKey);
+    (void)at::cdist(x, x);  // the CPU kernel calls many other operators
+  }
+  EXPECT_GT(spied_operators, 0);
+  EXPECT_EQ(spied_cpu_operators, 0);
 }
 
 }  // namespace

@@ -145,18 +145,6 @@ TEST_F(DevicesTraining, AutocastLowersProductsOnly) {
   EXPECT_TRUE(same_bits(product.to(at::kFloat).cpu(), torch::full({4, 4}, 4.F)));
 }
 
-TEST_F(DevicesTraining, AutocastOfCpuDoesNotChangeKernels) {
-  torch::manual_seed(1);
-  const at::Tensor x = torch::randn({1, 2, 5, 5}), weight = torch::randn({3, 2, 3, 3});
-  const at::Tensor expected = at::conv2d(x, weight);
-  at::autocast::set_autocast_enabled(at::kCPU, true);
-  const at::Tensor result = at::conv2d(x.to(kCuda0), weight.to(kCuda0));
-  at::autocast::set_autocast_enabled(at::kCPU, false);
-  at::autocast::clear_cache();
-  EXPECT_EQ(result.scalar_type(), at::kFloat);
-  EXPECT_TRUE(at::allclose(result.cpu(), expected, 1e-5, 1e-6));
-}
-
 at::Tensor accumulated_gradient(const at::Tensor& weight, const at::Tensor& rows) {
   for (int repeat = 0; repeat < 20; ++repeat) rows.matmul(weight).square().mean().backward();
   return weight.grad().cpu();

@@ -54,22 +54,21 @@ std::optional<std::size_t> DeviceBlocks::take(c10::DeviceIndex device, StreamInd
       offset = take_new(device, size);
     }
     if (!offset) return std::nullopt;
-    blocks_[*offset] = {size, stream, true, {}, {}};
+    blocks_[*offset] = {size, stream, size, {}, {}};
   }
   Block& block = blocks_.at(*offset);
-  block.in_use = true;
+  block.used = size;
   MemoryUse& use = use_[static_cast<std::size_t>(device)];
-  use.allocated += block.size;
+  use.allocated += size;
   use.peak = std::max(use.peak, use.allocated);
   return offset;
 }
 
 void DeviceBlocks::release(std::size_t offset) {
   Block& block = blocks_.at(offset);
-  block.in_use = false;
   block.history.on_free(block.recorded_streams);
   block.recorded_streams.clear();
-  use_[static_cast<std::size_t>(device_of(offset))].allocated -= block.size;
+  use_[static_cast<std::size_t>(device_of(offset))].allocated -= std::exchange(block.used, 0);
   free_[block.stream].emplace(block.size, offset);
   if (block.size > kKeptBlock) memory_.discard(offset, block.size);
 }
@@ -78,7 +77,7 @@ Block& DeviceBlocks::at(std::size_t offset) {
   auto next = blocks_.upper_bound(offset);
   TORCH_INTERNAL_ASSERT(next != blocks_.begin(), "no block at this offset");
   auto& [start, block] = *std::prev(next);
-  TORCH_INTERNAL_ASSERT(offset < start + block.size && block.in_use, "no block in use at this offset");
+  TORCH_INTERNAL_ASSERT(offset < start + block.used, "no block in use at this offset");
   return block;
 }
 

@@ -16,7 +16,7 @@ namespace penstock::test::simulated {
 struct Block {
   std::size_t size = 0;
   StreamIndex stream = 0;  //!< the stream that was current when the block was allocated
-  bool in_use = false;
+  std::size_t used = 0;    //!< bytes that the tensor needs, at most `size`; 0 if the block is free
   std::vector<StreamIndex> recorded_streams;  //!< of `Tensor::record_stream`
   AccessHistory history;
 };

@@ -36,6 +36,8 @@ function(penstock_compile_options target)
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-missing-field-initializers>
     # Clang 18 and newer report such initializers too.
     $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-field-initializers>
+    # Clang 17 and newer report a deprecated function inside std::stable_sort of GCC 12's library.
+    $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,17>>:-Wno-deprecated-declarations>
     # The same flags for libraries and programs, so that they can share a precompiled header. WebAssembly has no use for -fPIC.
     $<IF:$<BOOL:${EMSCRIPTEN}>,-fwasm-exceptions,-fPIC>
     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess -Winvalid-pch>

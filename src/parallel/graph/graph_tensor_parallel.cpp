@@ -179,7 +179,7 @@ class GraphPlan {
 void check_paths(const graph::Graph& graph, const ParallelPlan& plan) {
   const std::vector<std::string> paths = module_paths(graph);
   for (const auto& [pattern, style] : plan) {
-    const auto fits = [&pattern = pattern](const std::string& path) { return path_fits(pattern, path); };
+    const auto fits = [&wanted = pattern](const std::string& path) { return path_fits(wanted, path); };
     if (!pattern.empty() && std::none_of(paths.begin(), paths.end(), fits)) refuse_path(pattern, paths);
   }
 }

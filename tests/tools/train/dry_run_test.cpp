@@ -294,6 +294,20 @@ TEST(ToolDryRun, FindsErrorsOfRealRun) {
   }
 }
 
+TEST(ToolDryRun, AcceptsFilesInDirectoriesThatRunCreates) {
+  const TempDir dir;
+  const std::string runs = dir / "runs";
+  const Words outputs{"--checkpoint=" + runs + "/mine", "--timeline=" + runs + "/mine.html",
+                      "--log-json=" + runs + "/mine/log"};
+  const Outcome accepted = penstock(with(gpt({"--dry-run", "--steps=2"}), outputs));
+  EXPECT_EQ(accepted.code, 0) << accepted.err;
+  EXPECT_FALSE(std::filesystem::exists(runs));
+  const Outcome rejected = penstock(gpt({"--dry-run", "--steps=2", "--checkpoint=" + runs + "/mine",
+                                         "--timeline=" + runs + "/other/mine.html"}));
+  EXPECT_EQ(rejected.code, 2);
+  EXPECT_THAT(rejected.err, HasSubstr("--timeline: there is no directory"));
+}
+
 TEST(ToolDryRun, ReportsDirectoryInUse) {
   const TempDir dir;
   ASSERT_EQ(penstock(gpt({"--steps=1", "--checkpoint=" + (dir / "saved")})).code, 0);

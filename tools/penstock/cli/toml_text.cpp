@@ -10,6 +10,12 @@
 namespace penstock::tool {
 namespace {
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+bool is_ascii(char c) {
+  return static_cast<unsigned char>(c) < 0x80;
+}
+
 bool is_bare(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
@@ -22,13 +28,13 @@ class Scanner {
   explicit Scanner(std::string_view text) : text_(text) {}
 
   void check() {
-    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark
+    if (text_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
     while (at_ < text_.size()) {
       if (text_[at_] == '#') {
         at_ = std::min(text_.find('\n', at_), text_.size());
       } else if (skip_part()) {
         check_key();
-      } else if (static_cast<unsigned char>(text_[at_]) >= 0x80) {
+      } else if (!is_ascii(text_[at_])) {
         fail("non-ASCII characters are allowed only in comments and single-line strings");
       } else {
         ++at_;
@@ -79,10 +85,24 @@ class Scanner {
   std::size_t at_ = 0;
 };
 
+//! The text with `?` for each non-ASCII character, so that positions stay the same.
+std::string ascii_only(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  std::string result;
+  for (const char c : text) {
+    if (is_ascii(c)) result += c;
+    if ((static_cast<unsigned char>(c) & 0xC0U) == 0xC0U) result += '?';  // the first byte of a character
+  }
+  return result;
+}
+
 }  // namespace
 
 toml::table parse_toml(const std::string& text) {
   Scanner(text).check();
+  // If a value is invalid, toml++ searches for its end also inside strings, and non-ASCII characters are then
+  // undefined behavior. So reject an invalid document before toml++ sees them.
+  if (!std::all_of(text.begin(), text.end(), is_ascii)) (void)toml::parse(ascii_only(text));
   return toml::parse(text);
 }
 

@@ -25,7 +25,7 @@ std::string page_of(const std::string& file) {
   if (!file.empty()) return read_input(file);
   if (!kEmbeddedPage.empty()) return std::string(kEmbeddedPage);
   throw UsageError("this program was built without the playground", {},
-                   "run ./dev playground in a checkout, then ./dev build, or name a page with --page");
+                   "run ./dev playground in a checkout, then ./dev build tool, or name a page with --page");
 }
 
 //! Opens the address in the user's browser, if there is a desktop.

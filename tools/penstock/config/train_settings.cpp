@@ -284,9 +284,12 @@ std::vector<std::string> TrainSettings::visit_outputs(
                                      {&timeline, "--timeline"},
                                      {&trace, "--trace"},
                                      {&profile, "--profile"}}) {
-    // A directory that a dry run would create does not exist yet.
+    // A directory that a dry run would create does not exist yet, nor do its parents.
     const std::string folder = std::filesystem::path(*path).parent_path().string();
-    if (std::find(lines.begin(), lines.end(), folder) == lines.end()) require_output_directory(*path, option);
+    const auto creates = [&](const std::string& line) {
+      return line == folder || line.starts_with(folder + "/");
+    };
+    if (std::none_of(lines.begin(), lines.end(), creates)) require_output_directory(*path, option);
   }
   return lines;
 }

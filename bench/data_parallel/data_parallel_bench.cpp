@@ -61,7 +61,7 @@ struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Size& size) {
     token = register_module("token", torch::nn::Embedding(size.tokens, size.width));
     for (int i = 0; i < size.layers; ++i)
-      blocks.push_back(
+      blocks.emplace_back(
           register_module("b" + std::to_string(i), TransformerBlock(size.width, 4, 0.0, QkvSplit::Unbind)));
     head = register_module("head",
                            torch::nn::Linear(torch::nn::LinearOptions(size.width, size.tokens).bias(false)));

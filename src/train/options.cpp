@@ -1,6 +1,7 @@
 // Names and validation of the options of a run.
 #include "base/text.h"
 #include "train/model/assembly.h"
+#include "train/option_ranges.h"
 
 #include <penstock/base/error.h>
 #include <penstock/train/options.h>
@@ -9,17 +10,6 @@
 
 namespace penstock::train {
 namespace {
-
-void at_least(std::int64_t value, std::int64_t least, const char* option) {
-  if (value < least)
-    throw UsageError(str_cat(option, " must be at least ", least, ", not ", value), {},
-                     str_cat("use ", least, " or more"));
-}
-
-void not_negative(double value, const char* option) {
-  if (!(value >= 0) || std::isinf(value))
-    throw UsageError(std::string(option) + " must be a non-negative number", {}, "for example 0.001");
-}
 
 void fraction(double value, const char* option, bool may_be_one) {
   if (!(value >= 0) || value > 1 || (value == 1 && !may_be_one))

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "train/checks/output_paths.h"
+#include "train/option_ranges.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -11,7 +12,6 @@
 #include <penstock/schedule/generate.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -24,16 +24,6 @@ std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
   std::vector<std::pair<std::string, E>> choices;
   for (const E value : values) choices.emplace_back(to_string(value), value);
   return choices;
-}
-
-void at_least(std::int64_t least, std::int64_t value, const char* flag) {
-  if (value < least)
-    throw UsageError(str_cat(flag, " must be at least ", least, ", not ", value), {},
-                     str_cat("use ", least, " or more"));
-}
-void not_negative(double value, const char* flag) {
-  if (!(value >= 0) || std::isinf(value))
-    throw UsageError(str_cat(flag, " must be a non-negative number"), {}, "for example 0.001");
 }
 
 // On the command line, 0 and the empty text mean that a value is not set.
@@ -171,13 +161,13 @@ void TrainSettings::resolve() {
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
   resolve_outputs();
-  at_least(1, run.steps, "--steps");
-  at_least(1, run.batch, "--batch");
-  at_least(1, run.accumulate, "--accumulate");
-  at_least(0, run.learning_rate.warmup, "--warmup");
-  not_negative(run.learning_rate.peak, "--lr");
-  not_negative(run.optimizer.weight_decay, "--weight-decay");
-  not_negative(run.optimizer.momentum, "--momentum");
+  train::at_least(run.steps, 1, "--steps");
+  train::at_least(run.batch, 1, "--batch");
+  train::at_least(run.accumulate, 1, "--accumulate");
+  train::at_least(run.learning_rate.warmup, 0, "--warmup");
+  train::not_negative(run.learning_rate.peak, "--lr");
+  train::not_negative(run.optimizer.weight_decay, "--weight-decay");
+  train::not_negative(run.optimizer.momentum, "--momentum");
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!(timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");

@@ -4,6 +4,7 @@
 #include "base/io/storage_error.h"
 #include "base/json.h"
 #include "base/log_line.h"
+#include "base/markup.h"
 #include "base/text.h"
 #include "support/error_message.h"
 
@@ -108,6 +109,20 @@ TEST(BaseError, StorageErrorHasCodeAndHint) {
   EXPECT_EQ(StorageError("cannot write 'a'", ENOSPC, "another hint").hint(), "another hint");
   EXPECT_EQ(test::error_message<StorageError>([] { throw_storage_error("open", "a b", EISDIR); }),
             "cannot open 'a b': Is a directory");
+  const auto hint = [](int code) { return StorageError("cannot write 'a'", code).hint(); };
+  for (const int code : {ENOSPC, EDQUOT, EFBIG}) EXPECT_THAT(hint(code), testing::HasSubstr("free space"));
+  EXPECT_EQ(hint(EROFS), "use a directory that this user can write to");
+  for (const int code : {EACCES, EPERM}) EXPECT_THAT(hint(code), testing::HasSubstr("permissions"));
+  EXPECT_THAT(hint(ENOENT), testing::HasSubstr("check the path"));
+  EXPECT_THAT(hint(EBUSY), testing::HasSubstr("the other run"));
+  for (const int code : {EMFILE, ENFILE}) EXPECT_THAT(hint(code), testing::HasSubstr("ulimit -n"));
+  EXPECT_EQ(hint(EIO), "");
+}
+
+TEST(BaseMarkup, EscapesExactlyFourCharacters) {
+  EXPECT_EQ(escape_markup("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; 'd'");
+  EXPECT_EQ(escape_markup("&amp;"), "&amp;amp;");
+  EXPECT_EQ(escape_markup(""), "");
 }
 
 TEST(BaseDiagnostic, OnlyErrorsCountAsErrors) {
@@ -153,6 +168,12 @@ TEST(BaseText, FormatsUnits) {
   EXPECT_EQ(format_seconds(12e-6), "12.0 us");
 }
 
+TEST(BaseText, FormatsLikePrintf) {
+  EXPECT_EQ(formatted("%s %05d %.2f%%", "a", 42, 1.005e2), "a 00042 100.50%");
+  EXPECT_EQ(formatted("nothing"), "nothing");
+  EXPECT_EQ(formatted("%s", std::string(5000, 'x').c_str()), std::string(5000, 'x'));
+}
+
 TEST(BaseText, QuoteEscapesAndTruncates) {
   EXPECT_EQ(quote("1F0"), "'1F0'");
   EXPECT_EQ(quote(std::string("a\0b", 3)), "'a\\x00b'");
@@ -183,6 +204,13 @@ TEST(BaseText, DidYouMeanAlsoFindsPrefixes) {
   EXPECT_EQ(did_you_mean("versoin", {"version"}, "", "penstock "), "did you mean penstock version?");
   EXPECT_EQ(did_you_mean("--batch-size", {"--batch"}), "did you mean --batch?");
   EXPECT_EQ(did_you_mean("", {"train"}, "see the help"), "see the help");
+  // The longest candidate with a common prefix wins, whatever the order; short and unrelated ones do not
+  // count.
+  EXPECT_EQ(did_you_mean("--batch-size", {"--ba", "--batch", "--bat"}), "did you mean --batch?");
+  EXPECT_EQ(did_you_mean("--batch-size", {"--unrelated-flag"}, "none"), "none");
+  EXPECT_EQ(did_you_mean("microbatches", {"micr"}, "none"), "did you mean micr?");
+  EXPECT_EQ(did_you_mean("microbatches", {"mic"}, "none"), "none");
+  EXPECT_EQ(did_you_mean("micro", {"microbatches"}, "none"), "did you mean microbatches?");
 }
 
 TEST(BaseText, NearestAllowsOneThirdOfLettersToDiffer) {

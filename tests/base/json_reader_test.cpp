@@ -63,6 +63,11 @@ TEST(BaseJsonReader, ReadsEveryKind) {
   EXPECT_FALSE(items[9].is_integer());
 }
 
+TEST(BaseJsonReader, ReadsBytes) {
+  const std::vector<std::uint8_t> bytes = {'[', '7', ']'};
+  EXPECT_EQ(array_at(parse_json(bytes, "here"), "here").at(0).integer(), 7);
+}
+
 TEST(BaseJsonReader, KeepsMemberOrderAndLastDuplicate) {
   const JsonValue json = parse_json(R"({"z": 1, "a": 2, "z": 3, "m": 4, "z": 5})", "here");
   EXPECT_THAT(names_of(json), ElementsAre("a", "m", "z"));

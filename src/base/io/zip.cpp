@@ -30,6 +30,11 @@ Number number_at(std::span<const std::uint8_t> bytes, std::size_t at) {
   return number;
 }
 
+//! A path or the name of a record for a message.
+std::string shown(const std::string& name) {
+  return quote(name, 200);
+}
+
 }  // namespace
 
 ZipFile::ZipFile(const std::string& path) : path_(path) {
@@ -70,7 +75,7 @@ std::vector<std::uint8_t> ZipFile::bytes_at(std::uint64_t offset, std::uint64_t 
 }
 
 void ZipFile::fail(const std::string& message) const {
-  throw ParseError(quote(path_, 200) + ": " + message, {},
+  throw ParseError(shown(path_) + ": " + message, {},
                    "the file is damaged, truncated, or not written by torch.export.save");
 }
 
@@ -126,12 +131,12 @@ void ZipFile::read_directory(const Directory& directory) {
     const auto extra = table.subspan(at + kEntrySize + name_size, extra_size);
     for (std::size_t e = 0; e + 4 <= extra.size();) {
       const std::size_t size = number_at<std::uint16_t>(extra, e + 2);
-      if (extra.size() - e - 4 < size) fail("entry " + quote(name) + " has a damaged extra field");
+      if (extra.size() - e - 4 < size) fail("entry " + shown(name) + " has a damaged extra field");
       if (number_at<std::uint16_t>(extra, e) == 1) {
         std::size_t next = e + 4;
         for (std::uint64_t* field : {&record.size, &record.stored, &record.offset}) {
           if (*field != 0xffffffff) continue;
-          if (next + 8 > e + 4 + size) fail("entry " + quote(name) + " has a damaged extra field");
+          if (next + 8 > e + 4 + size) fail("entry " + shown(name) + " has a damaged extra field");
           *field = number_at<std::uint64_t>(extra, next);
           next += 8;
         }
@@ -140,7 +145,7 @@ void ZipFile::read_directory(const Directory& directory) {
     }
     const std::size_t slash = name.find('/');
     if (slash != std::string::npos) name.erase(0, slash + 1);
-    if (!records_.emplace(name, record).second) fail("duplicate record " + quote(name));
+    if (!records_.emplace(name, record).second) fail("duplicate record " + shown(name));
     at += kEntrySize + name_size + extra_size + comment_size;
   }
 }
@@ -153,13 +158,13 @@ std::vector<std::string> ZipFile::names() const {
 
 const ZipFile::Record& ZipFile::find(const std::string& name) const {
   const auto it = records_.find(name);
-  if (it == records_.end()) fail("missing record " + quote(name, 200));
+  if (it == records_.end()) fail("missing record " + shown(name));
   return it->second;
 }
 
 std::uint64_t ZipFile::size(const std::string& name) const {
   const Record& record = find(name);
-  if (record.size > size_) fail("record " + quote(name, 200) + " is truncated");
+  if (record.size > size_) fail("record " + shown(name) + " is truncated");
   return record.size;
 }
 
@@ -172,22 +177,21 @@ std::vector<std::uint8_t> ZipFile::read(const std::string& name) const {
 void ZipFile::read(const std::string& name, std::span<std::uint8_t> target) const {
   const Record& record = find(name);
   if (record.method != 0 || record.stored != record.size) {
-    throw ParseError(quote(path_, 200) + ": record " + quote(name, 200) + " is compressed", {},
+    throw ParseError(shown(path_) + ": record " + shown(name) + " is compressed", {},
                      "write the archive with torch.export.save, which does not compress");
   }
-  const auto misplaced = [&] { fail("the offset of record " + quote(name, 200) + " is invalid"); };
+  const auto misplaced = [&] { fail("the offset of record " + shown(name) + " is invalid"); };
   if (record.offset > size_ || size_ - record.offset < kLocalSize) misplaced();
   const std::vector<std::uint8_t> local = bytes_at(record.offset, kLocalSize);
   if (number_at<std::uint32_t>(local, 0) != kLocalMark) misplaced();
   const std::uint64_t skip =
       kLocalSize + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
   const std::uint64_t room = size_ - record.offset;
-  if (room < skip || room - skip < record.size) fail("record " + quote(name, 200) + " is truncated");
+  if (room < skip || room - skip < record.size) fail("record " + shown(name) + " is truncated");
   if (target.size() != record.size)
-    throw UsageError("record " + quote(name, 200) + " and the target differ in size");
+    throw UsageError("record " + shown(name) + " and the target differ in size");
   read_at(record.offset + skip, target);
-  if (crc32(target) != record.crc)
-    fail("record " + quote(name, 200) + " is damaged: the checksum does not match");
+  if (crc32(target) != record.crc) fail("record " + shown(name) + " is damaged: the checksum does not match");
 }
 
 }  // namespace penstock

@@ -24,7 +24,7 @@ void check_times(const StageCosts& costs, const char* unit, std::size_t index) {
                                                                     {"reduce_grad", costs.reduce_grad}});
   for (const auto& [what, seconds] : times) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
-    throw UsageError(str_cat(std::string(unit), " ", index, ": ", what, " must be finite and not negative"));
+    throw UsageError(str_cat(unit, " ", index, ": ", what, " must be finite and not negative"));
   }
 }
 

@@ -66,7 +66,7 @@ class Ledger {
     switch (action.kind()) {
       case schedule::ActionKind::Forward:
         if (stage.recompute && has_backward_) {
-          // The forward needs all activations until it ends.
+          // The forward pass needs all activations until it ends.
           change(compute_, time, signed_bytes(stage.activation_bytes + stage.weight_bytes));
         } else {
           change(compute_, time, signed_bytes(stage.in_flight_bytes()));

@@ -96,7 +96,7 @@ class Evaluator {
 
 //! Lower bounds of the times of a rank, given the stages chosen so far.
 struct Load {
-  double head = 0;              //!< before its first forward
+  double head = 0;              //!< before its first forward pass
   double tail = 0;              //!< after its last input gradient
   double busy = 0;              //!< all its computations
   double until_last_input = 0;  //!< without the weight gradients

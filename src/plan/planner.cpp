@@ -11,9 +11,7 @@
 #include <penstock/schedule/lower.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -300,10 +298,7 @@ class Planner {
          {"communication", plan.shares.communication - best.shares.communication}});
     const auto most = std::max_element(parts.begin(), parts.end(),
                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-    std::array<char, 96> text{};
-    std::snprintf(text.data(), text.size(), "%s: %+.1f%% of the best step time", most->first,
-                  100 * most->second / best.step_time);
-    return text.data();
+    return formatted("%s: %+.1f%% of the best step time", most->first, 100 * most->second / best.step_time);
   }
 
   struct BestPartition {

@@ -46,7 +46,7 @@ double lower_bound(const schedule::Placement& placement, int microbatches, const
   if (stages == 0) return 0;
   const auto forward = [&](std::size_t s) { return costs.stages[s].forward; };
   const auto recompute_time = [&](std::size_t s) { return costs.stages[s].recompute ? forward(s) : 0; };
-  // The schedule may or may not split a backward, so the bound uses the shorter alternative.
+  // The schedule may or may not split a backward pass, so the bound uses the shorter alternative.
   const auto back = [&](std::size_t s) {
     const StageCosts& stage = costs.stages[s];
     return has_backward ? recompute_time(s) + std::min(stage.input, stage.full_backward()) : 0;

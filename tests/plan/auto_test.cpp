@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -21,7 +22,11 @@ namespace {
 
 TEST(PlanAuto, QuickEvaluationMatchesSimulator) {
   for (unsigned seed = 0; seed < 300; ++seed) {
-    const Profile profile = random_profile(seed);
+    Profile profile = random_profile(seed);
+    for (StageCosts& stage : profile.costs.stages) {
+      if (seed % 5 == 0) stage.recompute = true;
+      if (seed % 7 == 0) stage.backward = stage.input + 0.5 * stage.weight;
+    }
     const auto style =
         seed % 2 == 0 || profile.ranks == 1 ? schedule::PlacementStyle::Loop : schedule::PlacementStyle::V;
     const schedule::Placement placement =
@@ -75,7 +80,100 @@ TEST(PlanAuto, WorksWithMemoryForOneMicrobatchAndRejectsLess) {
   const Simulation simulation =
       simulate(make_program(tight.schedule, schedule::SendMode::Buffered), Costs::uniform(8));
   EXPECT_EQ(simulation.peak_memory(), 2u);
-  EXPECT_THROW(make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 1}), ScheduleError);
+  EXPECT_EQ(
+      test::error_message<ScheduleError>(
+          [] { make_auto_schedule(4, 6, Costs::uniform(8), {.memory_cap = 1}); }),
+      "no schedule fits into 1 B\nhint: raise the memory cap, use more ranks, or recompute activations");
+}
+
+TEST(PlanAuto, StartsFromFastestNamedScheduleThatFits) {
+  int compared = 0, none = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const Profile profile = random_profile(seed);
+    const schedule::SendMode mode = schedule::kSendModes[seed % schedule::kSendModes.size()];
+    double least = std::numeric_limits<double>::infinity();
+    for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
+      if (!info.has_backward ||
+          info.only_stages_per_rank.value_or(profile.stages_per_rank) != profile.stages_per_rank)
+        continue;
+      if (info.kind == schedule::ScheduleKind::DualPipeV && profile.microbatches < profile.num_stages())
+        continue;
+      const schedule::ScheduleShape shape{profile.ranks, profile.stages_per_rank, profile.microbatches};
+      const Simulation result = simulate(make_program(make_schedule(info.kind, shape), mode), profile.costs);
+      if (result.peak_memory() <= profile.cap.value_or(UINT64_MAX)) least = std::min(least, result.step_time);
+    }
+    const AutoResult result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs,
+                                                 {.memory_cap = profile.cap, .send_mode = mode, .effort = 0});
+    EXPECT_EQ(result.schedule.name, "Auto");
+    EXPECT_EQ(result.best_named.has_value(), std::isfinite(least)) << "seed " << seed;
+    if (!result.best_named) {
+      ++none;
+      continue;
+    }
+    EXPECT_EQ(result.best_named->step_time, least) << "seed " << seed;
+    const schedule::Schedule named = schedule::make_schedule(
+        result.best_named->name, {profile.ranks, profile.stages_per_rank, profile.microbatches});
+    EXPECT_EQ(simulate(make_program(named, mode), profile.costs).step_time, least) << "seed " << seed;
+    EXPECT_EQ(simulate(make_program(result.schedule, mode), profile.costs).step_time, result.step_time);
+    ++compared;
+  }
+  EXPECT_GT(compared, 20);
+  EXPECT_GT(none, 0);
+}
+
+TEST(PlanAuto, NamesFirstOfEquallyFastSchedules) {
+  // On one rank, every schedule takes the same time.
+  const AutoResult result = make_auto_schedule(1, 4, Costs::uniform(1));
+  ASSERT_TRUE(result.best_named);
+  EXPECT_EQ(result.best_named->name, schedule::schedule_infos().front().name);
+  EXPECT_EQ(result.schedule.ranks, schedule::make_schedule(schedule::ScheduleKind::GPipe, {1, 1, 4}).ranks);
+}
+
+//! Without any improvement, the result is at least as fast as the order of every rule, on both placements.
+void expect_no_slower_than_any_rule(const Profile& profile) {
+  using auto_search::Preference;
+  const AutoResult result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs,
+                                               {.memory_cap = profile.cap, .effort = 0});
+  for (const schedule::PlacementStyle style : {schedule::PlacementStyle::Loop, schedule::PlacementStyle::V}) {
+    if (style == schedule::PlacementStyle::V && profile.stages_per_rank == 1) continue;
+    const schedule::Placement placement =
+        schedule::Placement::make(profile.ranks, profile.num_stages(), style);
+    const auto_search::Problem problem(placement, profile.microbatches, profile.costs, profile.cap);
+    std::vector<int> groups{1};
+    if (profile.stages_per_rank > 1) groups = {1, profile.ranks, profile.microbatches};
+    for (const Preference prefer : {Preference::Backward, Preference::Alternate, Preference::Forward}) {
+      for (const double depth : {0.6, 0.8, 1.0, 1.25, 1.6, 2.2, 1e9}) {
+        for (const int group : groups) {
+          for (const double patience : {0.0, 0.5, 1.0, -1.0}) {  // -1: with full backward passes
+            const auto order =
+                list_schedule(problem, {prefer, depth, group, std::max(0.0, patience), patience >= 0});
+            auto_search::Evaluation evaluation;
+            if (order) evaluate(problem, *order, evaluation);
+            EXPECT_LE(result.step_time, evaluation.makespan * (1 + 1e-9))
+                << "depth " << depth << " group " << group << " patience " << patience;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanAuto, IsNoSlowerThanAnyRule) {
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    Profile profile = random_profile(seed);
+    expect_no_slower_than_any_rule(profile);
+    // A merged backward pass is cheaper here, but sends its gradient later.
+    for (StageCosts& stage : profile.costs.stages) stage.backward = stage.input + 0.7 * stage.weight;
+    expect_no_slower_than_any_rule(profile);
+  }
+}
+
+TEST(PlanAuto, TriesEveryRuleUpTo8000Actions) {
+  Profile profile = random_profile(11);
+  profile.microbatches = 222;
+  ASSERT_EQ(3 * profile.num_stages() * profile.microbatches, 7992);
+  expect_no_slower_than_any_rule(profile);
 }
 
 //! Every interleaving of two chains F, I, W on one rank: 20 of them.
@@ -152,6 +250,45 @@ TEST(PlanAuto, UsesCheaperFullBackward) {
   const Costs costs = Costs::uniform(1, {.forward = 2, .input = 3, .weight = 3, .backward = 4});
   EXPECT_EQ(make_auto_schedule(1, 1, costs).step_time, 6);
   EXPECT_EQ(make_auto_schedule(1, 5, costs).step_time, 30);
+}
+
+// An I and its W right after it become a B if a B is cheaper, unless the step is faster without; and only
+// then.
+TEST(PlanAuto, MergesAdjacentBackwardsIfCheaper) {
+  int generated = 0, split = 0, merged = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    Profile profile = random_profile(seed);
+    const bool cheaper = seed % 2 == 0;
+    for (StageCosts& stage : profile.costs.stages)
+      stage.backward = stage.input + stage.weight * (cheaper ? 0.9 : 1.1);
+    const AutoResult result = make_auto_schedule(profile.ranks, profile.microbatches, profile.costs,
+                                                 {.memory_cap = profile.cap, .effort = 0});
+    if (result.best_named && result.step_time == result.best_named->step_time) continue;  // a named schedule
+    ++generated;
+    bool any_split = false, any_merged = false;
+    schedule::Schedule all_merged = result.schedule;
+    for (schedule::ActionList& list : all_merged.ranks) {
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        any_split |= list[i].kind() == schedule::ActionKind::BackwardWeight;
+        any_merged |= list[i].kind() == schedule::ActionKind::Backward;
+        if (i == 0) continue;
+        const schedule::Action before = list[i - 1];
+        if (before != schedule::Action::backward_input(list[i].stage(), list[i].microbatch()) ||
+            list[i].kind() != schedule::ActionKind::BackwardWeight)
+          continue;
+        list[i - 1] = schedule::Action::backward(before.stage(), before.microbatch());
+        list.erase(list.begin() + static_cast<std::ptrdiff_t>(i--));
+      }
+    }
+    EXPECT_LE(result.step_time,
+              simulate(make_program(all_merged, schedule::SendMode::Buffered), profile.costs).step_time)
+        << "seed " << seed;
+    if (cheaper) split += any_split && any_merged;
+    if (!cheaper) merged += any_merged;
+  }
+  EXPECT_GT(generated, 10);
+  EXPECT_GT(split, 0) << "some schedule must have both";
+  EXPECT_EQ(merged, 0);
 }
 
 std::string auto_error(int ranks, int microbatches, int stages) {

@@ -233,6 +233,45 @@ TEST(PlanCosts, RejectsOverflowingTotals) {
               HasSubstr("sum of the bytes exceeds"));
 }
 
+// The limits are those of the sum: each term counts, and a sum just below a limit is accepted.
+TEST(PlanCosts, TotalsCountEveryTerm) {
+  const auto message = [](const Costs& costs, int microbatches = 1) {
+    return error_message<UsageError>(
+        [&] { check_costs(costs, static_cast<int>(costs.stages.size()), microbatches); });
+  };
+  const std::string overflow = "the sum of the times overflows\nhint: use a larger unit of time";
+  // The largest double is about 1.8e308. A forward pass counts twice, because it may be recomputed.
+  const StageCosts half{.forward = 0.7e308, .input = 0, .weight = 0};
+  EXPECT_EQ(message(Costs::uniform(1, half)), "no error");
+  for (double StageCosts::*field : {&StageCosts::input, &StageCosts::weight, &StageCosts::unshard,
+                                    &StageCosts::reshard, &StageCosts::reduce_grad}) {
+    StageCosts stage = half;
+    stage.*field = 0.3e308;
+    EXPECT_EQ(message(Costs::uniform(1, stage)), "no error");
+    stage.*field = 0.7e308;
+    EXPECT_EQ(message(Costs::uniform(1, stage)), overflow);
+    EXPECT_EQ(error_message<UsageError>([&] { check_layers(std::vector<Layer>{{"", stage}}); }), overflow);
+  }
+  EXPECT_EQ(message(Costs::uniform(1, {.forward = 0, .input = 1e308, .weight = 1e308, .backward = 1})),
+            overflow);  // a schedule may split the backward pass
+  // Two stages exchange at most four messages per microbatch.
+  Costs links = Costs::uniform(2);
+  links.link.latency = 0.4e308;
+  EXPECT_EQ(message(links), "no error");
+  links.link.latency = 0.5e308;
+  EXPECT_EQ(message(links), overflow);
+  links.link.latency = 0.25e308;
+  EXPECT_EQ(message(links), "no error");
+  links.stages[0].forward = 0.5e308;
+  EXPECT_EQ(message(links), overflow);
+  // Messages without bytes take no time on a slow link; the largest message counts.
+  Costs slow = Costs::uniform(3);
+  slow.link.bandwidth = 1e-308;
+  EXPECT_EQ(message(slow), "no error");
+  slow.skip_bytes[{StageId(0), StageId(2)}] = 1;
+  EXPECT_EQ(message(slow), overflow);
+}
+
 TEST(PlanCosts, RejectsLayersWithOverflowingTotals) {
   std::vector<Layer> layers(4);
   for (Layer& layer : layers) layer.costs.forward = 4e307;

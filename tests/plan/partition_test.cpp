@@ -1,4 +1,6 @@
 // The partitioner compared with brute force over all partitions.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 
@@ -163,20 +165,60 @@ TEST(PlanPartition, IsExactForOneStagePerRankOfAnyCount) {
   EXPECT_EQ(reversed->slowest, partition_layers(layers, {placement(3, 1, false), {}, {}})->slowest);
 }
 
+TEST(PlanPartition, IsExactForUpTo4StagesPerRank) {
+  std::mt19937 random(3);
+  const auto layers = random_layers(random, 12);
+  for (const bool v_shaped : {false, true}) {
+    const auto four = partition_layers(layers, {placement(2, 4, v_shaped), {}, {}});
+    ASSERT_TRUE(four);
+    EXPECT_TRUE(four->exact);
+    EXPECT_EQ(four->fullest, brute_force(layers, {placement(2, 4, v_shaped), {}, {}})->fullest);
+    const auto five = partition_layers(layers, {placement(2, 5, v_shaped), {}, {}});
+    ASSERT_TRUE(five);
+    EXPECT_FALSE(five->exact);
+    EXPECT_EQ(five->slowest, brute_force(layers, {placement(2, 5, v_shaped), {}, {}})->slowest);
+  }
+}
+
+// Only the stage by stage search supports these placements: it minimizes the fullest stage.
+TEST(PlanPartition, MinimizesFullestStageForOneStagePerRankInAnyOrder) {
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto layers = random_layers(random, 8);
+    PartitionOptions options{{Rank(2), Rank(0), Rank(1)}, {3, 1, 2}, {}};
+    if (seed % 2 == 0) options.memory_cap = 40 + random() % 400;
+    const auto expected = brute_force(layers, options);
+    const auto found = partition_layers(layers, options);
+    ASSERT_EQ(found.has_value(), expected.has_value()) << "seed " << seed;
+    if (!found) continue;
+    EXPECT_TRUE(found->exact);
+    EXPECT_EQ(found->slowest, expected->slowest) << "seed " << seed;
+    EXPECT_EQ(found->fullest, expected->fullest) << "seed " << seed;
+  }
+}
+
+std::string partition_error(const std::vector<Layer>& layers, const PartitionOptions& options) {
+  return test::error_message<UsageError>([&] { partition_layers(layers, options); });
+}
+
 TEST(PlanPartition, RejectsFewerLayersThanStagesAndNegativeRanks) {
   const std::vector<Layer> layers(3);
-  EXPECT_THROW(partition_layers(layers, {placement(4, 1, false), {}, {}}), UsageError);
-  EXPECT_THROW(partition_layers(layers, {{Rank(-1), Rank(-1)}, {}, {}}), UsageError);
+  EXPECT_EQ(partition_error(layers, {placement(4, 1, false), {}, {}}),
+            "3 layers cannot fill 4 stages\nhint: use at most 3 stages");
+  EXPECT_EQ(partition_error(layers, {{Rank(0), Rank(-1)}, {}, {}}), "invalid rank -1");
 }
 
 TEST(PlanPartition, RejectsInconsistentOptions) {
   std::vector<Layer> layers(3);
-  EXPECT_THROW(partition_layers(layers, {{}, {}, {}}), UsageError);
-  EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {1}, {}}), UsageError);
+  EXPECT_EQ(partition_error(layers, {{}, {}, {}}), "a partition needs at least one stage");
+  EXPECT_EQ(partition_error(layers, {placement(2, 1, false), {1}, {}}),
+            "in_flight must have one entry per stage");
+  EXPECT_EQ(partition_error(layers, {placement(2, 1, false), {1, -1}, {}}), "in_flight must not be negative");
   EXPECT_TRUE(partition_layers(layers, {placement(2, 1, false), {1, 0}, {}}));
   EXPECT_TRUE(partition_layers(layers, {placement(3, 1, false), {}, {}}));
   layers[1].costs.recompute = true;
-  EXPECT_THROW(partition_layers(layers, {placement(2, 1, false), {}, {}}), UsageError);
+  EXPECT_EQ(partition_error(layers, {placement(2, 1, false), {}, {}}),
+            "either all layers or none must recompute their activations");
 }
 
 TEST(PlanPartition, RankMemoryIsSumOfItsStages) {

@@ -153,6 +153,55 @@ TEST(PlanNumbers, ReportsScheduleThatCannotHaveShape) {
   }
 }
 
+TEST(PlanNumbers, AutoPlansUpTo30000Actions) {
+  // F, I and W per microbatch.
+  const PlanResult result =
+      plan_stages(Costs::uniform(1), {.ranks = 1,
+                                      .microbatches = {10'000, 10'001},
+                                      .schedules = {AutoSchedule{}, schedule::ScheduleKind::OneFOneB},
+                                      .recomputation = false});
+  EXPECT_LE(find(result, "Auto", 10'000).verdict, PlanVerdict::Slower);
+  EXPECT_EQ(find(result, "Auto", 10'001).verdict, PlanVerdict::Impossible);
+  EXPECT_EQ(find(result, "Auto", 10'001).why, "the schedule has too many actions for Auto");
+}
+
+TEST(PlanNumbers, ScalesMessagesAndKeptInputs) {
+  // Twice the microbatches: half of the bytes of a message, and of the input that recomputation keeps.
+  Costs costs = Costs::uniform(2, {.activation_bytes = 0, .output_bytes = 8, .input_bytes = 6});
+  costs.link.bandwidth = 8;
+  const PlanResult result = plan_stages(costs, {.ranks = 2,
+                                                .microbatches = {4},
+                                                .measured_microbatches = 2,
+                                                .schedules = {schedule::ScheduleKind::GPipe}});
+  // Stages of 1.5 per microbatch, and messages of 0.5: one on the way there, one on the way back.
+  EXPECT_DOUBLE_EQ(find(result, "GPipe", 4).step_time, 4 * 1.5 + 1.5 + 2 * 0.5);
+  EXPECT_EQ(find(result, "GPipe", 4, true).peak_memory, 4u * 3);
+}
+
+TEST(PlanNumbers, EqualPlansPreferFewerStages) {
+  Costs costs = Costs::uniform(2);
+  costs.stages[0] = {.forward = 3, .input = 3, .weight = 3};
+  const std::vector<Layer> layers{{"a", costs.stages[0]}, {"b", costs.stages[1]}};
+  const PlanResult result = plan_layers(layers, {},
+                                        {.ranks = 1,
+                                         .microbatches = {1},
+                                         .stages_per_rank = {1, 2},
+                                         .schedules = {schedule::ScheduleKind::LoopedBFS},
+                                         .recomputation = false});
+  ASSERT_EQ(result.plans.size(), 2u);  // both take the same time; fewer stages come first
+  EXPECT_EQ(result.plans[0].stages_per_rank, 1);
+  EXPECT_EQ(result.plans[0].first_layer, (std::vector<int>{0, 2}));
+  EXPECT_EQ(result.plans[1].first_layer, (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(result.plans[1].why, "as fast");
+}
+
+TEST(PlanNumbers, ScheduleChoicesHaveNames) {
+  EXPECT_TRUE(is_auto(parse_schedule_choice("AUTO")));
+  EXPECT_EQ(to_string(parse_schedule_choice("auto")), "Auto");
+  EXPECT_EQ(to_string(parse_schedule_choice("1f1b")), "1F1B");
+  EXPECT_THROW(parse_schedule_choice("automatic"), UsageError);
+}
+
 TEST(PlanNumbers, RejectsInvalidInputWithReason) {
   const std::vector<Layer> layers(6);
   const auto plan = [&](PlanOptions options) {

@@ -71,6 +71,19 @@ TEST(PlanReport, ComputesBubblesOfStepsShorterThanOneSecond) {
   EXPECT_EQ(reports[1].own_bubble, 0);
 }
 
+TEST(PlanReport, StepWithoutDurationHasNoBubble) {
+  const MicrobatchId m0(0);
+  schedule::Timeline timeline;
+  timeline.placement = schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop);
+  timeline.microbatches = 1;
+  timeline.ranks = {{{schedule::Action::forward(StageId(0), m0), 0, 0}}};
+  EXPECT_EQ(report_ranks(timeline)[0].bubble, 0);
+  EXPECT_EQ(report_ranks(timeline)[0].own_bubble, 0);
+  timeline.ranks[0][0] = {schedule::Action::forward(StageId(0), m0), 5, 5};
+  EXPECT_EQ(report_ranks(timeline)[0].bubble, 1);
+  EXPECT_EQ(report_ranks(timeline)[0].own_bubble, 0);
+}
+
 double bound(int ranks, int stages, int microbatches, const Costs& costs, bool has_backward = true,
              schedule::PlacementStyle style = schedule::PlacementStyle::Loop) {
   return lower_bound(schedule::Placement::make(ranks, stages, style), microbatches, costs, has_backward);
@@ -120,6 +133,12 @@ TEST(PlanLowerBound, OneMicrobatchPassesEveryStageAndReturns) {
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs), 4 * (1 + 2) + 4 + 6 * 0.5);
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, true, schedule::PlacementStyle::V), 4 * (1 + 2) + 4 + 4 * 0.5);
   EXPECT_DOUBLE_EQ(bound(2, 4, 1, costs, false), 4 + 3 * 0.5);
+}
+
+TEST(PlanLowerBound, IgnoresRanksWithoutStages) {
+  EXPECT_EQ(lower_bound({}, 1, {}), 0);
+  const schedule::Placement idle(2, {Rank(0)});  // rank 1 has no stage
+  EXPECT_EQ(lower_bound(idle, 2, Costs::uniform(1)), 6);
 }
 
 TEST(PlanLowerBound, CountsShorterBackwardRecomputationAndOverlap) {

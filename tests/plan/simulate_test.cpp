@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <random>
+#include <tuple>
 
 namespace penstock::plan {
 namespace {
@@ -274,6 +276,7 @@ struct Naive {
                 end = start + takes;
                 link_free[other] = end - link.latency;
               } else {
+                start = std::max(clock, times.at({other, step}).first);
                 end = std::max(clock, arrival(a));
               }
               break;
@@ -333,60 +336,102 @@ Costs random_costs(std::mt19937& random, int stages, int ranks) {
     stage.recompute = random() % 4 == 0;
     costs.stages.push_back(stage);
   }
-  costs.link = {pick(2), 1 + pick(3)};
+  // Powers of two, so that times are exact.
+  costs.link = {pick(2), std::exp2(pick(2))};
   for (int i = 0; i < ranks; ++i) {
-    costs.links[{Rank(static_cast<int>(random() % static_cast<unsigned>(ranks))), Rank(i)}] = {pick(3),
-                                                                                               1 + pick(2)};
+    costs.links[{Rank(static_cast<int>(random() % static_cast<unsigned>(ranks))), Rank(i)}] = {
+        pick(3), std::exp2(pick(1))};
   }
   costs.overlap = pick(4) / 4;
   return costs;
 }
 
-TEST(PlanSimulate, MatchesNaiveRelaxationInEverySendMode) {
+//! The same costs in another unit of time.
+Costs scaled(Costs costs, double unit) {
+  for (StageCosts& stage : costs.stages) {
+    for (double* time :
+         {&stage.forward, &stage.input, &stage.weight, &stage.unshard, &stage.reshard, &stage.reduce_grad})
+      *time *= unit;
+    if (stage.backward) *stage.backward *= unit;
+  }
+  costs.link = {costs.link.latency * unit, costs.link.bandwidth / unit};
+  for (auto& [pair, link] : costs.links) link = {link.latency * unit, link.bandwidth / unit};
+  return costs;
+}
+
+//! A random program of any schedule, send mode and options of lowering; nullopt for an illegal shape.
+std::optional<schedule::Program> random_program(std::mt19937& random) {
   const auto infos = schedule::schedule_infos();
+  const schedule::ScheduleInfo& info = infos[random() % infos.size()];
+  const int ranks = 1 + static_cast<int>(random() % 4);
+  const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 3));
+  const schedule::ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
+  const schedule::SendMode mode = schedule::kSendModes[random() % schedule::kSendModes.size()];
+  schedule::LowerOptions options{.shard = random() % 4 != 0,
+                                 .max_active_stages = 1 + static_cast<int>(random() % 3)};
+  if (shape.num_stages() > 3 && random() % 3 == 0)
+    options.skips = {{StageId(0), StageId(shape.num_stages() - 1)}};
+  try {
+    return make_program(make_schedule(info.kind, shape), mode, options);
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+}
+
+Costs random_costs(std::mt19937& random, const schedule::Program& program) {
+  Costs costs = random_costs(random, program.num_stages(), program.ranks());
+  if (!program.wiring().skips().empty())
+    costs.skip_bytes[{StageId(0), StageId(program.num_stages() - 1)}] = 3;
+  return random() % 2 == 0 ? scaled(costs, 0.125) : costs;  // exact, and many times are below 1
+}
+
+// Start and end of every action, and the order of the timeline: by start, then by position in the program.
+TEST(PlanSimulate, MatchesNaiveRelaxationInEverySendMode) {
   int compared = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
-    const schedule::ScheduleInfo& info = infos[random() % infos.size()];
-    const int ranks = 1 + static_cast<int>(random() % 4);
-    const int v = info.only_stages_per_rank.value_or(1 + static_cast<int>(random() % 3));
-    const schedule::ScheduleShape shape{ranks, v, ranks * (1 + static_cast<int>(random() % 3))};
-    const schedule::SendMode mode = schedule::kSendModes[random() % schedule::kSendModes.size()];
-    schedule::LowerOptions options;
-    if (shape.num_stages() > 3 && random() % 3 == 0)
-      options.skips = {{StageId(0), StageId(shape.num_stages() - 1)}};
-    std::optional<schedule::Program> program;
-    try {
-      program = make_program(make_schedule(info.kind, shape), mode, options);
-    } catch (const UsageError&) {
-      continue;  // an illegal shape
-    }
-    Costs costs = random_costs(random, shape.num_stages(), ranks);
-    if (!options.skips.empty()) costs.skip_bytes[{StageId(0), StageId(shape.num_stages() - 1)}] = 3;
+    const std::optional<schedule::Program> program = random_program(random);
+    if (!program) continue;
+    const Costs costs = random_costs(random, *program);
+    const std::string which = "seed " + std::to_string(seed) + " " + program->name() + " " +
+                              name(program->ranks(), program->num_stages(), program->microbatches()) + " " +
+                              std::string(to_string(program->send_mode()));
     const Simulation result = simulate(*program, costs);
     Naive naive{*program, costs, {}, {}};
-    EXPECT_NEAR(result.step_time, naive.makespan(), 1e-9)
-        << "seed " << seed << " " << info.name << " " << name(ranks, v, shape.microbatches) << " "
-        << to_string(mode);
+    EXPECT_NEAR(result.step_time, naive.makespan(), 1e-9) << which;
+    for (int r = 0; r < program->ranks(); ++r) {
+      std::vector<std::tuple<double, double, std::string>> expected, found;
+      for (std::size_t i = 0; i < program->of(Rank(r)).size(); ++i) {
+        const auto& [start, end] = naive.times.at({r, i});
+        expected.emplace_back(start, end, to_string(program->of(Rank(r))[i]));
+      }
+      std::stable_sort(expected.begin(), expected.end(),
+                       [](const auto& a, const auto& b) { return std::get<0>(a) < std::get<0>(b); });
+      for (const auto& [action, start, end] : result.timeline.ranks[static_cast<std::size_t>(r)])
+        found.emplace_back(start, end, to_string(action));
+      EXPECT_EQ(found, expected) << which << " rank " << r;
+    }
     ++compared;
   }
   EXPECT_GT(compared, 250);
 }
 
 TEST(PlanSimulate, CriticalPathIsContiguousFromStartToEnd) {
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  int compared = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
-    const schedule::ScheduleShape shape{4, 1, 6};
-    const Costs costs = random_costs(random, 4, 4);
-    const schedule::SendMode mode = schedule::kSendModes[seed % schedule::kSendModes.size()];
-    const Simulation result =
-        simulate(make_program(make_schedule(schedule::ScheduleKind::OneFOneB, shape), mode), costs);
+    const std::optional<schedule::Program> program = random_program(random);
+    if (!program) continue;
+    const Simulation result = simulate(*program, random_costs(random, *program));
     ASSERT_FALSE(result.critical_path.empty());
     EXPECT_EQ(result.critical_path.front().timed.start, 0) << "seed " << seed;
-    EXPECT_EQ(result.critical_path.back().timed.end, result.step_time);
-    for (std::size_t i = 1; i < result.critical_path.size(); ++i) {
+    EXPECT_EQ(result.critical_path.back().timed.end, result.step_time) << "seed " << seed;
+    for (std::size_t i = 0; i < result.critical_path.size(); ++i) {
+      const auto& [rank, after] = result.critical_path[i];
+      const schedule::ActionList& list = program->of(rank);
+      EXPECT_NE(std::find(list.begin(), list.end(), after.action), list.end()) << "seed " << seed;
+      if (i == 0) continue;
       const schedule::TimedAction& before = result.critical_path[i - 1].timed;
-      const schedule::TimedAction& after = result.critical_path[i].timed;
       // A busy link becomes free one latency before its message arrives.
       const bool transfer = before.action.is_transfer() && after.action.is_transfer();
       if (transfer) {
@@ -395,7 +440,9 @@ TEST(PlanSimulate, CriticalPathIsContiguousFromStartToEnd) {
         EXPECT_EQ(after.start, before.end) << "seed " << seed << " at " << to_string(after.action);
       }
     }
+    ++compared;
   }
+  EXPECT_GT(compared, 250);
 }
 
 TEST(PlanSimulate, NoScheduleBeatsLowerBound) {
@@ -416,41 +463,23 @@ TEST(PlanSimulate, NoScheduleBeatsLowerBound) {
   }
 }
 
-TEST(PlanSimulate, HoldsMemoryFromForwardUntilInputAndWeightBackward) {
-  // One rank, two microbatches, ZB1P: F0 I0 W0 …; sizes are chosen so that each term is visible.
-  Costs costs = Costs::uniform(1, {.forward = 1,
-                                   .input = 1,
-                                   .weight = 1,
-                                   .activation_bytes = 100,
-                                   .weight_bytes = 10,
-                                   .parameter_bytes = 1000});
-  schedule::Schedule schedule{"hand", schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop), 2, {}};
+TEST(PlanSimulate, IdleSlotsOfProgramTakeNoTime) {
   const StageId s(0);
-  const MicrobatchId a(0), b(1);
-  schedule.ranks = {{schedule::Action::forward(s, a), schedule::Action::forward(s, b),
-                     schedule::Action::backward_input(s, a), schedule::Action::backward_weight(s, a),
-                     schedule::Action::backward_input(s, b), schedule::Action::backward_weight(s, b)}};
-  const Simulation result = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
-  EXPECT_EQ(result.ranks[0].peak_memory, 1220u);
-  EXPECT_EQ(result.ranks[0].peak_at, 1);
-  const auto& samples = result.timeline.memory[0];
-  const auto at = [&](double t) {
-    std::uint64_t level = 0;
-    for (const auto& sample : samples) {
-      if (sample.time <= t) level = sample.bytes;
-    }
-    return level;
-  };
-  EXPECT_EQ(at(0.5), 1110u);
-  EXPECT_EQ(at(2.5), 1220u);  // I0 runs
-  EXPECT_EQ(at(3.5), 1120u);  // its activations are freed, but not what W needs
-  EXPECT_EQ(at(4.5), 1110u);
-  EXPECT_EQ(at(6), 1000u);
-  costs = with_recomputation(costs);
-  costs.stages[0].input_bytes = 1;
-  const Simulation again = simulate(make_program(schedule, schedule::SendMode::Buffered), costs);
-  EXPECT_EQ(again.ranks[0].peak_memory, 1112u);  // two inputs kept, one microbatch recomputed
-  EXPECT_EQ(again.step_time, 8);
+  const MicrobatchId m(0);
+  schedule::Draft draft{"hand",
+                        schedule::Placement::make(1, 1, schedule::PlacementStyle::Loop),
+                        schedule::Wiring(1),
+                        1,
+                        {{schedule::Action(), schedule::Action::forward(s, m), schedule::Action(),
+                          schedule::Action::backward(s, m)}}};
+  const schedule::Program program = schedule::Program::validated(draft, schedule::SendMode::Buffered);
+  const Simulation result = simulate(program, Costs::uniform(1));
+  const auto& list = result.timeline.ranks[0];
+  ASSERT_EQ(list.size(), 4u);
+  EXPECT_TRUE(list[2].action.is_idle());
+  EXPECT_EQ(list[2].start, 1);
+  EXPECT_EQ(list[2].end, 1);
+  EXPECT_EQ(result.step_time, 3);
 }
 
 TEST(PlanSimulate, RejectsMismatchedCosts) {

@@ -164,7 +164,43 @@ INSTANTIATE_TEST_SUITE_P(
         std::tuple{"0SEND_B1", 1, "no adjacent stage"}, std::tuple{"(0F1;2F3)OVERLAP_F_B", 6, "B or an I"},
         std::tuple{"(0B1;2B3)OVERLAP_F_B", 2, "must be an F"}, std::tuple{"(0F1)OVERLAP_F_B", 5, "';'"},
         std::tuple{"(0F1;2B3OVERLAP_F_B", 9, "')'"}, std::tuple{"(0F1;2B3)OVERLAP", 10, "OVERLAP_F_B"},
-        std::tuple{"()OVERLAP_F_B", 2, "number of a stage"}));
+        std::tuple{"()OVERLAP_F_B", 2, "number of a stage"}, std::tuple{"65535F0", 1, "at most 65534"},
+        std::tuple{"65534SEND_F0", 1, "stage 65534 has no adjacent stage in that direction"},
+        std::tuple{"65534RECV_B0", 1, "stage 65534 has no adjacent stage"},
+        std::tuple{"4SEND_B3>5", 10, "expected a earlier stage"},
+        std::tuple{"4RECV_B3<1", 10, "expected a later stage"},
+        std::tuple{"4SEND_B3>4", 10, "cannot send to or receive from itself"},
+        std::tuple{"1SEND_F3>", 10, "number of a stage"}, std::tuple{"1SEND_F3>65535", 10, "at most 65534"},
+        std::tuple{"1SEND_F3>04", 10, "leading zeros"}, std::tuple{"4SEND_B3>3", 9, "stage 3 is adjacent"},
+        std::tuple{"(0F1;2W3)OVERLAP_F_B", 6, "B or an I"},
+        std::tuple{"(0F1;)OVERLAP_F_B", 6, "of a stage"}));
+
+TEST(ScheduleAction, AcceptsLargestNumbers) {
+  const std::string batch = std::to_string(kMaxMicrobatches - 1);
+  EXPECT_EQ(to_string(parse_action("65534F" + batch)), "65534F" + batch);
+  EXPECT_EQ(to_string(parse_action("65533SEND_F0")), "65533SEND_F0");
+  EXPECT_EQ(to_string(parse_action("0SEND_F0>65534")), "0SEND_F0>65534");
+  EXPECT_EQ(to_string(parse_action("0F0")), "0F0");
+  const auto result = try_parse_action("0F" + std::to_string(kMaxMicrobatches));
+  ASSERT_TRUE(std::holds_alternative<ActionProblem>(result));
+  EXPECT_EQ(std::get<ActionProblem>(result).reason, "the number of a microbatch must be at most " + batch);
+}
+
+TEST(ScheduleAction, ErrorsGiveRangeOfNumbers) {
+  const auto message = [](auto make) {
+    try {
+      make();
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message([] { Action::forward(StageId(kMaxStages), MicrobatchId(0)); }),
+            "the number of a stage in an action must be between 0 and 65534, not 65535");
+  EXPECT_EQ(message([] { Action::forward(StageId(0), MicrobatchId(-1)); }),
+            "the number of a microbatch in an action must be between 0 and " +
+                std::to_string(kMaxMicrobatches - 1) + ", not -1");
+}
 
 TEST(ScheduleAction, ParseErrorReportsColumnAndReason) {
   try {

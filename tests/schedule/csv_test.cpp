@@ -3,6 +3,7 @@
 #include "support/temp_dir.h"
 
 #include <penstock/base/error.h>
+#include <penstock/schedule/action.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
@@ -89,6 +90,66 @@ TEST(ScheduleCsv, ReportsHugeRowsAndBinaryData) {
   EXPECT_LE(problems.size(), 1'002U);  // the first thousand, and the number of the remaining ones
   EXPECT_THAT(problems.back().message, HasSubstr("more"));
   EXPECT_FALSE(problems_of(std::string(1000, '\0')).empty());
+}
+
+TEST(ScheduleCsv, ReportsAtMostThousandProblems) {
+  const auto bad = [](int count) {
+    std::string text = "0F0";
+    for (int i = 0; i < count; ++i) text += ",x";
+    return problems_of(text + "\n");
+  };
+  EXPECT_EQ(bad(1000).size(), 1000U);
+  ASSERT_EQ(bad(1001).size(), 1001U);
+  EXPECT_EQ(bad(1001).back().message, "and 1 more");
+  EXPECT_EQ(bad(1234).back().message, "and 234 more");
+}
+
+TEST(ScheduleCsv, LimitsRowsAndTheirLength) {
+  const std::size_t most = std::size_t{8} << 20U;
+  const std::string row = "0F0" + std::string(most - 3, ' ');
+  EXPECT_TRUE(problems_of(row + "\n").empty());
+  EXPECT_EQ(to_string(problems_of(row + " \n1F0\n")[0]),
+            "error: row 1, column 1: the row is longer than 8.00 MiB");
+  const std::string rows(kMaxStages, '\n');
+  EXPECT_EQ(problems_of(rows)[0].message, "the file has no actions");
+  const Diagnostics problems = problems_of(rows + "0F0\n");
+  EXPECT_EQ(to_string(problems[0]),
+            "error: row 65536, column 1: there are more rows than the supported number of ranks");
+}
+
+TEST(ScheduleCsv, ListsFirstStagesWithoutRank) {
+  EXPECT_EQ(problems_of("0F0\n6F0\n")[0].message, "no rank has stage 1, 2, 3, 4, 5, but there is a stage 6");
+  EXPECT_EQ(problems_of("0F0\n8F0\n")[0].message,
+            "no rank has stage 1, 2, 3, 4, 5 and 2 more, but there is a stage 8");
+  EXPECT_EQ(problems_of("0F0,1F0\n").size(), 0U);
+  // An unreadable field may have named the missing stage.
+  const Diagnostics unreadable = problems_of("0F0\n1X0\n2F0\n");
+  ASSERT_EQ(unreadable.size(), 1U);
+  EXPECT_EQ(unreadable[0].where, "row 2, column 1");
+}
+
+TEST(ScheduleCsv, RejectsEdgesToStagesThatNoRankRuns) {
+  const std::string message = "a transfer or skip edge refers to a stage that no rank runs";
+  const Diagnostics problems = problems_of("0F0,0SEND_F0>3\n1F0\n");
+  ASSERT_EQ(problems.size(), 1U);
+  EXPECT_EQ(problems[0].message, message);
+  std::istringstream in("0F0\n1F0\n2F0\n");
+  Diagnostics found;
+  read_csv(in, found, {.skips = {{StageId(0), StageId(3)}}});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].message, message);
+  std::istringstream same("0F0\n1F0\n2F0\n");
+  EXPECT_EQ(read_csv(same, CsvOptions{.skips = {{StageId(0), StageId(2)}}}).wiring.skips().size(), 1U);
+}
+
+TEST(ScheduleCsv, WritesSameTextToStreams) {
+  const Schedule schedule = make_schedule("1F1B", {2, 1, 3});
+  const Draft draft = lower(schedule);
+  std::ostringstream table, lists;
+  write_csv(table, schedule);
+  write_csv(lists, draft);
+  EXPECT_EQ(table.str(), to_csv(schedule));
+  EXPECT_EQ(lists.str(), to_csv(draft));
 }
 
 TEST(ScheduleCsv, ReadsFromPath) {

@@ -151,6 +151,79 @@ TEST(ScheduleShapes, RejectsIllegalCountsWithNearestLegalCount) {
   EXPECT_THAT(shape_error(ScheduleKind::LoopedBFS, {40'000, 2, 4}), HasSubstr("hint: use at most 1"));
 }
 
+TEST(ScheduleShapes, AcceptsLargestCounts) {
+  EXPECT_TRUE(legal(ScheduleKind::GPipe, {kMaxStages, 1, kMaxMicrobatches}));
+  EXPECT_TRUE(legal(ScheduleKind::LoopedBFS, {1, kMaxStages, 1}));
+  EXPECT_TRUE(legal(ScheduleKind::DualPipeV, {4, 2, 8}));
+  EXPECT_EQ(shape_error(ScheduleKind::GPipe, {kMaxStages + 1, 1, 4}),
+            "GPipe does not support 65536 ranks\nhint: use at most 65535");
+  EXPECT_EQ(shape_error(ScheduleKind::LoopedBFS, {2, kMaxStages / 2 + 1, 4}),
+            "LoopedBFS does not support 32768 stages per rank\nhint: use at most 32767");
+  EXPECT_EQ(shape_error(ScheduleKind::GPipe, {1, 1, kMaxMicrobatches + 1}),
+            "GPipe does not support " + std::to_string(kMaxMicrobatches + 1) +
+                " microbatches\nhint: use at most " + std::to_string(kMaxMicrobatches));
+  EXPECT_EQ(shape_error(ScheduleKind::DualPipeV, {4, 2, 7}),
+            "DualPipeV needs at least as many microbatches as stages; microbatches: 7, stages: 8\n"
+            "hint: use 8 microbatches");
+  EXPECT_EQ(shape_error(ScheduleKind::OneFOneB, {4, 2, 8}),
+            "1F1B requires exactly 1 stage per rank, not 2\n"
+            "hint: use 1, or Interleaved1F1B for several stages per rank");
+}
+
+TEST(ScheduleShapes, RejectsRankOutOfRange) {
+  const auto message = [](int rank) {
+    return test::error_message<UsageError>([&] {
+      make_rank_schedule(ScheduleKind::GPipe, {2, 1, 1}, Rank(rank));
+    });
+  };
+  EXPECT_EQ(message(-1), "invalid rank -1; number of ranks: 2");
+  EXPECT_EQ(message(0), "no error");
+  EXPECT_EQ(message(1), "no error");
+  EXPECT_EQ(message(2), "invalid rank 2; number of ranks: 2");
+}
+
+TEST(ScheduleShapes, OnlyIndependentRanksAreGeneratedAlone) {
+  EXPECT_TRUE(generates_single_rank(ScheduleKind::OneFOneB));
+  EXPECT_FALSE(generates_single_rank(ScheduleKind::VHalf));
+}
+
+TEST(SchedulePlacement, ChecksRanksAndCounts) {
+  const auto message = [](int ranks, std::vector<Rank> stages) {
+    return test::error_message<UsageError>([&] { Placement(ranks, stages); });
+  };
+  EXPECT_EQ(message(2, {Rank(0), Rank(1)}), "no error");
+  EXPECT_EQ(message(2, {Rank(0), Rank(2)}), "stage 1 is placed on rank 2 of 2");
+  EXPECT_EQ(message(2, {Rank(-1)}), "stage 0 is placed on rank -1 of 2");
+  EXPECT_EQ(Placement::make(1, kMaxStages, PlacementStyle::Loop).num_stages(), kMaxStages);
+  EXPECT_EQ(test::error_message<UsageError>([] { Placement::make(1, kMaxStages + 1, PlacementStyle::Loop); }),
+            "cannot place 65536 stages on 1 ranks\nhint: use at most 65535 stages");
+}
+
+TEST(ScheduleSendMode, NamesRoundTrip) {
+  for (const SendMode mode : kSendModes) EXPECT_EQ(parse_send_mode(to_string(mode)), mode);
+  EXPECT_EQ(test::error_message<UsageError>([] { parse_send_mode("fast"); }),
+            "unknown send mode 'fast'\nhint: valid send modes are buffered, ordered, blocking");
+}
+
+TEST(ScheduleIdleSlots, KeepsRestOfDeadlockedLists) {
+  // Each rank waits for the next action of the other.
+  const Action f00 = Action::forward(StageId(0), MicrobatchId(0)),
+               b00 = Action::backward(StageId(0), MicrobatchId(0)),
+               f01 = Action::forward(StageId(0), MicrobatchId(1)),
+               b01 = Action::backward(StageId(0), MicrobatchId(1)),
+               f10 = Action::forward(StageId(1), MicrobatchId(0)),
+               b10 = Action::backward(StageId(1), MicrobatchId(0)),
+               f11 = Action::forward(StageId(1), MicrobatchId(1)),
+               b11 = Action::backward(StageId(1), MicrobatchId(1));
+  const Schedule table{
+      "", Placement::make(2, 2, PlacementStyle::Loop), 2, {{f00, b00, f01, b01}, {f10, f11, b10, b11}}};
+  EXPECT_EQ(to_csv(with_idle_slots(table)), "0F0,,0B0,0F1,0B1\n,1F0,1F1,1B0,1B1\n");
+  // Existing idle slots are replaced.
+  Schedule valid{
+      "", table.placement, 2, {{f00, Action(), Action(), f01, b00, b01}, {f10, b10, f11, Action(), b11}}};
+  EXPECT_EQ(to_csv(with_idle_slots(valid)), "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n");
+}
+
 TEST(ScheduleShapes, SingleRankMatchesItsRowOfFullTable) {
   for (const ScheduleInfo& info : schedule_infos()) {
     for (const int microbatches : {6, 11}) {

@@ -75,6 +75,39 @@ TEST(ScheduleUnshard, PrefetchesNextStagesAndReshardsOthers) {
             "0UNSHARD,1B0,1RESHARD,0B0,0RESHARD\n");
 }
 
+TEST(ScheduleUnshard, KeepsAtLeastOneStageActive) {
+  const std::string one = to_csv(add_unshard(draft_of("0F0,1F0,1B0,0B0\n"), {.max_active_stages = 1}));
+  EXPECT_EQ(one, "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0,0RESHARD\n");
+  EXPECT_EQ(to_csv(add_unshard(draft_of("0F0,1F0,1B0,0B0\n"), {.max_active_stages = 0})), one);
+  // Both stages of an overlap are active, even beyond the limit.
+  EXPECT_EQ(to_csv(add_unshard(draft_of("0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0B1\n"),
+                               {.max_active_stages = 1})),
+            "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1RESHARD,0UNSHARD,0F1,0RESHARD,1UNSHARD,1B0,0UNSHARD,"
+            "(1F1;0B0)OVERLAP_F_B,0RESHARD,1B1,1RESHARD,0UNSHARD,0B1,0RESHARD\n");
+}
+
+TEST(ScheduleLower, RunsOnlyEnabledPasses) {
+  const Schedule schedule{"", Placement::make(1, 1, PlacementStyle::Loop), 1,
+                          draft_of("0F0,0I0,0W0\n").ranks};
+  EXPECT_EQ(to_csv(lower(schedule, {.shard = false, .reduce_grad = false})), "0F0,0I0,0W0\n");
+  EXPECT_EQ(to_csv(lower(schedule)), "0UNSHARD,0F0,0I0,0W0,0REDUCE_GRAD,0RESHARD\n");
+  EXPECT_EQ(to_csv(lower(schedule, {.merge_backward = true, .shard = false})), "0F0,0B0,0REDUCE_GRAD\n");
+}
+
+TEST(ScheduleDependencies, FactsHaveText) {
+  const Wiring wiring(3, {{StageId(0), StageId(2)}});
+  const auto text = [&](FactKind kind, int index) {
+    return to_string(Fact{kind, index, MicrobatchId(4)}, wiring);
+  };
+  EXPECT_EQ(text(FactKind::Output, 1), "the output of stage 1 of microbatch 4");
+  EXPECT_EQ(text(FactKind::InputGradient, 1), "the input gradient of stage 1 of microbatch 4");
+  EXPECT_EQ(text(FactKind::WeightGradient, 1), "the weight gradient of stage 1 of microbatch 4");
+  for (const FactKind kind : {FactKind::ForwardSent, FactKind::ForwardReceived})
+    EXPECT_EQ(text(kind, 2), "the output of stage 0 of microbatch 4, received by stage 2");
+  for (const FactKind kind : {FactKind::BackwardSent, FactKind::BackwardReceived})
+    EXPECT_EQ(text(kind, 2), "the input gradient of stage 2 of microbatch 4, received by stage 0");
+}
+
 TEST(ScheduleReduceGrad, FollowsLastBackwardOfStage) {
   EXPECT_EQ(to_csv(add_reduce_grad(draft_of("0F0,0F1,1F0,1F1,1B0,1B1,0I0,0I1,0W0,0W1\n"))),
             "0F0,0F1,1F0,1F1,1B0,1B1,1REDUCE_GRAD,0I0,0I1,0W0,0W1,0REDUCE_GRAD\n");
@@ -220,9 +253,13 @@ TEST(ScheduleWiring, RejectsInvalidEdges) {
   const auto text = [](const std::vector<StageEdge>& skips) {
     return test::error_message<UsageError>([&] { Wiring(4, skips); });
   };
-  EXPECT_THAT(text({{StageId(0), StageId(1)}}), HasSubstr("connects adjacent stages"));
-  EXPECT_THAT(text({{StageId(2), StageId(0)}}), HasSubstr("does not lead to a later stage"));
-  EXPECT_THAT(text({{StageId(0), StageId(4)}}), HasSubstr("is not within the 4 stages"));
+  EXPECT_EQ(text({{StageId(0), StageId(1)}}),
+            "the skip edge 0 -> 1 connects adjacent stages\nhint: leave it out: each stage always feeds the "
+            "next one");
+  EXPECT_EQ(text({{StageId(2), StageId(0)}}), "the skip edge 2 -> 0 does not lead to a later stage");
+  EXPECT_THAT(text({{StageId(2), StageId(2)}}), HasSubstr("does not lead to a later stage"));
+  EXPECT_EQ(text({{StageId(0), StageId(4)}}), "the skip edge 0 -> 4 is not within the 4 stages");
+  EXPECT_EQ(text({{StageId(-1), StageId(2)}}), "the skip edge -1 -> 2 is not within the 4 stages");
   EXPECT_THAT(text({{StageId(0), StageId(2)}, {StageId(0), StageId(2)}}), HasSubstr("twice"));
   EXPECT_EQ(text({{StageId(0), StageId(2)}, {StageId(0), StageId(3)}}), "no error");
 }

@@ -1,4 +1,6 @@
 // The validator, rule by rule: messages, positions, and that all findings are reported.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>
 #include <penstock/schedule/generate.h>
@@ -57,7 +59,7 @@ TEST(ScheduleValidate, ReportsMissingActions) {
 TEST(ScheduleValidate, ReportsDuplicateAndMisorderedActions) {
   EXPECT_THAT(findings("0F0,0F0,0B0\n"), ElementsAre("error: row 1, column 2: 0F0 appears twice"));
   EXPECT_THAT(findings("0F0,0B0,0I0\n"),
-              ElementsAre("error: row 1, column 3: 0I0 repeats the backward of an earlier B, I or W"));
+              ElementsAre("error: row 1, column 3: 0I0 repeats the backward pass of an earlier B, I or W"));
   EXPECT_THAT(
       findings("0B0,0F0\n"),
       ElementsAre("error: row 1, column 1: 0B0 needs the output of stage 0 of microbatch 0, which no earlier "
@@ -157,6 +159,9 @@ TEST(ScheduleValidate, AnswersOnlyForCheckedSendModes) {
   const ScheduleFile lowered = file("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
   const Verdict one = lowered.validate({.send_mode = SendMode::Buffered});
   EXPECT_TRUE(one.safe(SendMode::Buffered));
+  EXPECT_EQ(
+      test::error_message<UsageError>([&] { one.of(SendMode::Ordered); }),
+      "ordered sends were not checked\nhint: validate without ValidateOptions::send_mode, or with this one");
   EXPECT_THROW(one.safe(SendMode::Ordered), UsageError);
   EXPECT_THROW(one.all(SendMode::Blocking), UsageError);
   // Lowering makes a valid compute table safe in every mode.
@@ -166,6 +171,80 @@ TEST(ScheduleValidate, AnswersOnlyForCheckedSendModes) {
 TEST(ScheduleValidate, ReportsAllFindings) {
   EXPECT_THAT(findings("0F0,0F0,0B0,0UNSHARD,0B9\n1F0\n", {.microbatches = 2}),
               testing::SizeIs(testing::Ge(8)));
+}
+
+TEST(ScheduleValidate, ReportsInconsistentCounts) {
+  const Action f = Action::forward(StageId(0), MicrobatchId(0));
+  const Placement one = Placement::make(1, 1, PlacementStyle::Loop);
+  EXPECT_THAT(texts(validate(Schedule{"", one, 1, {{f}, {}}}).findings),
+              ElementsAre("error: the placement has 1 ranks, but there are lists for 2"));
+  EXPECT_THAT(texts(validate(Schedule{"", one, 1, {{f}}}, Wiring(2)).findings),
+              ElementsAre("error: the wiring has 2 stages, but the placement has 1"));
+  EXPECT_THAT(texts(validate(Schedule{"", one, 0, {{f}}}).findings),
+              ElementsAre("error: there are no microbatches"));
+  EXPECT_THAT(texts(validate(Schedule{"", one, 1, {{f}}}).findings), IsEmpty());
+}
+
+TEST(ScheduleValidate, ReportsStagesThatDoNotExist) {
+  const Placement one = Placement::make(1, 1, PlacementStyle::Loop);
+  const Action f = Action::forward(StageId(0), MicrobatchId(0));
+  EXPECT_THAT(
+      texts(validate(Schedule{"", one, 1, {{f, Action::forward(StageId(1), MicrobatchId(0))}}}).findings),
+      ElementsAre("error: rank 0, step 1: 1F0 names stage 1, but there are only 1"));
+  EXPECT_THAT(texts(validate(Schedule{"", one, 1, {{f, Action::reduce_grad(StageId(0))}}}).findings),
+              ElementsAre("error: rank 0, step 1: 0REDUCE_GRAD is not allowed in a compute table"));
+}
+
+TEST(ScheduleValidate, ReportsTransfersWithoutEdge) {
+  EXPECT_THAT(findings("0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0,2F0\n"),
+              testing::Contains("error: row 3: stage 2 has no RECV_F for microbatch 0 from stage 0"));
+  Draft draft = lower(make_schedule(ScheduleKind::ForwardOnly, {2, 1, 1}), {.shard = false});
+  draft.ranks[0].push_back(Action::recv_backward(StageId(0), MicrobatchId(0), StageId(1)));
+  EXPECT_THAT(texts(validate(draft).findings),
+              ElementsAre("error: rank 0, step 2: 0RECV_B0: no stage has a backward pass"));
+  draft.ranks[0].back() = Action::send_forward(StageId(0), MicrobatchId(0), StageId(7));
+  EXPECT_THAT(texts(validate(draft).findings),
+              ElementsAre("error: rank 0, step 2: 0SEND_F0>7: there is no edge from stage 0 to stage 7"));
+  draft.ranks[0].back() = Action::recv_forward(StageId(0), MicrobatchId(0), StageId(1));
+  EXPECT_THAT(texts(validate(draft).findings),
+              ElementsAre("error: rank 0, step 2: 0RECV_F0<1: there is no edge from stage 1 to stage 0"));
+}
+
+TEST(ScheduleValidate, LimitsNumberOfFindings) {
+  const auto repeated = [](int count) {
+    std::string text = "0F0,0B0";
+    for (int i = 0; i < count; ++i) text += ",0F0";
+    return findings(text + "\n");
+  };
+  EXPECT_EQ(repeated(1000).size(), 1000U);
+  ASSERT_EQ(repeated(1001).size(), 1001U);
+  EXPECT_EQ(repeated(1001).back(), "error: and 1 more");
+  EXPECT_EQ(repeated(1500).back(), "error: and 500 more");
+}
+
+TEST(ScheduleValidate, ReportsRanksAboveLimitInFlight) {
+  const Verdict verdict = validate(make_schedule(ScheduleKind::OneFOneB, {3, 1, 6}), {.max_in_flight = 2});
+  EXPECT_THAT(texts(verdict.findings),
+              ElementsAre("error: rank 0: 3 microbatches are in flight at once, more than the 2 allowed"));
+  EXPECT_THAT(verdict.peak_in_flight_of_rank, ElementsAre(3, 2, 1));
+  // Evaluation keeps nothing.
+  EXPECT_THAT(validate(make_schedule(ScheduleKind::ForwardOnly, {2, 1, 4})).peak_in_flight_of_rank,
+              ElementsAre(0, 0));
+}
+
+// Ranks 0 and 2 agree; ranks 1 and 2 do not.
+TEST(ScheduleValidate, ReportsPairsThatDisagree) {
+  const Verdict verdict = file(
+                              "0F0,0SEND_F0,0F1,0SEND_F1\n"
+                              "1RECV_F0,1F0,1RECV_F1,1F1,1SEND_F1,1SEND_F0\n"
+                              "2RECV_F0,2F0,2RECV_F1,2F1\n")
+                              .validate();
+  EXPECT_TRUE(verdict.safe(SendMode::Buffered));
+  EXPECT_THAT(
+      texts(verdict.of(SendMode::Ordered)),
+      ElementsAre("error: row 2, column 5: the pair's transfers run in order, but the ranks disagree on "
+                  "transfer 0 of ranks 1 and 2: row 2, column 5, 1SEND_F1 -> row 3, column 1, 2RECV_F0 -> "
+                  "row 2, column 5, 1SEND_F1"));
 }
 
 TEST(ScheduleValidate, CountsMicrobatchesInFlight) {
@@ -199,11 +278,24 @@ TEST(ScheduleProgram, RequiresValidDraft) {
   }
   Schedule wrong = schedule;
   std::swap(wrong.ranks[0][0], wrong.ranks[0].back());
-  EXPECT_THROW(make_program(wrong, SendMode::Buffered), ScheduleError);
+  EXPECT_THAT(test::error_message<ScheduleError>([&] { make_program(wrong, SendMode::Buffered); }),
+              testing::StartsWith("the schedule 1F1B is not valid:\nerror: rank 0, step 0: 0B3 needs"));
+  wrong.name = broken.name = "";
+  EXPECT_THAT(test::error_message<ScheduleError>([&] { make_program(wrong, SendMode::Buffered); }),
+              testing::StartsWith("the schedule is not valid:\n"));
+  EXPECT_THAT(test::error_message<ScheduleError>([&] { Program::validated(broken, SendMode::Ordered); }),
+              testing::StartsWith("the program is not safe with ordered sends:\n"));
 }
 
 TEST(ScheduleValidate, RejectsHugeNumbersWithoutLargeAllocations) {
   EXPECT_THAT(findings("0F999999998,0B0\n").front(), HasSubstr("need far more than the 2 actions"));
+  // A million beyond four times the actions is accepted.
+  const auto far = [](int microbatches) {
+    return findings("0F0,0B0\n", {.microbatches = microbatches}).front();
+  };
+  EXPECT_THAT(far(1'000'008), HasSubstr("stage 0 has no F"));
+  EXPECT_EQ(far(1'000'009),
+            "error: 1 stages by 1000009 microbatches need far more than the 2 actions in the lists");
 }
 
 }  // namespace

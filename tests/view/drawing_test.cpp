@@ -42,6 +42,8 @@ TEST(ViewDrawing, TableHasOneUnitPerSlot) {
   schedule.ranks = {{schedule::Action::forward(kStage0, kBatch0), schedule::Action(),
                      schedule::Action::backward(kStage0, kBatch0)},
                     {schedule::Action()}};
+  schedule.ranks[0].push_back(schedule::Action::forward(kStage0, kBatch0));
+  schedule.ranks[0].pop_back();  // remains in memory, after the end of the list
   const Drawing drawing = draw(schedule);
   const Panel& panel = drawing.panels.at(0);
   EXPECT_EQ(panel.name, "order");
@@ -72,6 +74,8 @@ TEST(ViewDrawing, SummarizesBothBubblesAndPeak) {
             3u);  // no memory was recorded
   bare.memory = {{{0, 1}}};
   EXPECT_EQ(draw(std::span(&bare, 1), TimeUnit::Units).panels[0].summary.back().second, "1 activation");
+  bare.memory = {{{0, 0}}};
+  EXPECT_EQ(draw(std::span(&bare, 1), TimeUnit::Units).panels[0].summary.back().second, "0 activations");
 }
 
 TEST(ViewDrawing, DrawsCommunicationOnlyIfItTakesTime) {
@@ -108,6 +112,18 @@ TEST(ViewDrawing, BoxesOfLaneDoNotOverlapUntilLanesAreFull) {
   const Drawing drawing = draw(std::span(&timeline, 1), TimeUnit::Units);
   for (const ActionBox& box : drawing.panels[0].communication[0]) lanes.push_back(box.lane);
   EXPECT_THAT(lanes, ElementsAre(0, 1, 2, 3, 3, 3, 0));
+}
+
+TEST(ViewDrawing, ShortTransfersShareLane) {
+  const auto send = [](int m) {
+    return schedule::Action::send_forward(kStage0, MicrobatchId(m), StageId(1));
+  };
+  const schedule::Timeline timeline =
+      timeline_of({{send(0), 0, 0.25}, {send(1), 0.25, 0.5}, {send(2), 0.375, 0.5}, {send(3), 0.5, 0.75}});
+  const Drawing drawing = draw(std::span(&timeline, 1), TimeUnit::Units);
+  std::vector<int> lanes;
+  for (const ActionBox& box : drawing.panels[0].communication[0]) lanes.push_back(box.lane);
+  EXPECT_THAT(lanes, ElementsAre(0, 0, 1, 0));
 }
 
 TEST(ViewDrawing, MarksExactlyCriticalPath) {

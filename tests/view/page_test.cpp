@@ -1,9 +1,6 @@
 // The HTML page in a real browser: it opens, draws every box, reacts to the pointer, and logs no error.
 #include "support/temp_dir.h"
-
-#include <penstock/schedule/generate.h>
-#include <penstock/schedule/lower.h>
-#include <penstock/view/render.h>
+#include "view/drawings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,12 +66,6 @@ Page open_page(std::string html, const std::string& script = "") {
   EXPECT_EQ(page.value("errors"), "");
   EXPECT_EQ(page.value("ready"), "yes");
   return page;
-}
-
-plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
-  plan::Costs costs = plan::Costs::uniform(shape.num_stages());
-  costs.link.latency = latency;
-  return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
 }
 
 //! A scripted pointer: `point(type, x, y)` on the first canvas, with x and y in its CSS pixels.

@@ -1,8 +1,6 @@
 // The geometry of the figure: boxes are at their times in the row of their rank, and the legend lists what is
 // drawn.
-#include <penstock/schedule/generate.h>
-#include <penstock/schedule/lower.h>
-#include <penstock/view/render.h>
+#include "view/drawings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,10 +67,28 @@ struct Svg {
   std::vector<Label> labels;
 };
 
-plan::Simulation run(schedule::ScheduleKind kind, schedule::ScheduleShape shape, double latency = 0) {
-  plan::Costs costs = plan::Costs::uniform(shape.num_stages());
-  costs.link.latency = latency;
-  return simulate(make_program(make_schedule(kind, shape), schedule::SendMode::Buffered), costs);
+TEST(ViewSvgFigure, HasBoxForEveryAction) {
+  const auto count = [](const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+    return n;
+  };
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZBVZeroBubble,
+        schedule::ScheduleKind::DualPipeV}) {
+    const schedule::ScheduleShape shape{4, info_of(kind).default_stages_per_rank, 8};
+    const plan::Simulation simulation = run(kind, shape);
+    std::size_t parts = 0;
+    for (const auto& rank : simulation.timeline.ranks) {
+      for (const schedule::TimedAction& timed : rank) {
+        if (timed.action.is_compute()) for_each_part(timed.action, [&](const schedule::Action&) { ++parts; });
+      }
+    }
+    const std::string svg = to_svg(draw(simulation, TimeUnit::Units));
+    EXPECT_EQ(count(svg, "<title>"), parts);
+    EXPECT_THAT(svg, HasSubstr("<title>0F0</title>"));
+    EXPECT_EQ(count(svg, "<rect"), count(svg, "</rect>") + count(svg, "/>") - count(svg, "<line"));
+  }
 }
 
 TEST(ViewSvgFigure, BoxesAreAtTheirTimesInRankRow) {
@@ -236,6 +252,61 @@ TEST(ViewSvgFigure, AxisShowsRoundTimesAtTheirPositions) {
   EXPECT_THAT(Svg(draw(seconds, TimeUnit::Seconds)).texts("l m"), testing::Contains("5.00 s"));
 }
 
+TEST(ViewSvgFigure, TicksAreAtSmallestRoundStepOf90Pixels) {
+  // A single box from 0 to `end` is 640 pixels wide.
+  std::vector<double> ends = {64 / 9.0, 128 / 9.0};  // steps of 1 and 2 are exactly 90 pixels
+  for (double end = 5; end < 60; end *= 1.007) ends.push_back(end);
+  for (double end = 0.01; end < 5000; end *= 7) ends.push_back(end);
+  for (const double end : ends) {
+    const Svg svg(draw_one(make_timeline("mine", 1, 1, {{timed("0F0", 0, end)}})));
+    const double scale = svg.with_class("lane").at(0).width / end;
+    ASSERT_NEAR(end * scale, 640, 0.01);
+    double step = 0;
+    for (double power = 1e-4; step == 0; power *= 10) {
+      for (const double factor : {1, 2, 5}) {
+        if (step == 0 && factor * power * 640 / end >= 90 - 1e-9) step = factor * power;
+      }
+    }
+    ASSERT_EQ(svg.ticks.size(), static_cast<std::size_t>(end / step * (1 + 1e-9)) + 1) << end;
+    const std::vector<std::string> texts = svg.texts("l m");
+    for (std::size_t i = 0; i < svg.ticks.size(); ++i) {
+      const double time = static_cast<double>(i) * step;
+      EXPECT_NEAR(svg.ticks[i].x, svg.ticks[0].x + time * 640 / end, 0.001) << end;
+      EXPECT_NEAR(std::stod(texts.at(i)), time, 1e-9 * end) << end;
+    }
+  }
+}
+
+TEST(ViewSvgFigure, LongTimesHaveFiveDigits) {
+  EXPECT_THAT(Svg(draw_one(make_timeline("mine", 1, 1, {{timed("0F0", 0, 120'000)}}))).texts("l m"),
+              ElementsAre("0", "20000", "40000", "60000", "80000", "1e+05", "1.2e+05"));
+}
+
+TEST(ViewSvgFigure, ThousandsOfRowsKeepTheirPositions) {
+  // A row takes 24 pixels and a gap of 5. Above the rows of a panel: 16 + 14 for the title and 14 below it,
+  // or the panel before it; 18 + 4 for the name; 22 for the axis.
+  const int ranks = 3500;
+  std::vector<std::vector<schedule::TimedAction>> rows(static_cast<std::size_t>(ranks));
+  rows.back() = {timed("(0F1;0B0)OVERLAP_F_B", 0, 7)};
+  const schedule::Timeline timeline = make_timeline("mine", ranks, 2, rows);
+  Drawing drawing = draw_one(timeline);
+  add_panel(drawing, timeline);
+  const int first = 16 + 14 + 14 + 18 + 4 + 22, second = first + 29 * ranks + 18 + 4 + 22;
+  const int last = second + 29 * (ranks - 1);  // 203,103; coordinates have six digits
+  const std::string svg = to_svg(drawing);
+  const auto has = [&](const std::string& part) { return svg.find(part) != std::string::npos; };
+  const auto text = [](int number) { return std::to_string(number); };
+  EXPECT_TRUE(has("height=\"" + text(last + 24 + 5 + 18 + 16) + "\"><style>")) << svg.substr(0, 200);
+  EXPECT_TRUE(has(" " + text(last + 24 + 5 + 18 + 16) + "\" width=\"718\""));
+  EXPECT_TRUE(has("<text class=\"h\" x=\"62\" y=\"" + text(second - 22 - 4) + "\">predicted</text>"));
+  EXPECT_TRUE(has("y1=\"" + text(second - 5) + "\" y2=\"" + text(last + 24) + "\"/>"));
+  EXPECT_TRUE(has("y=\"" + text(last + 16) + "\">rank 3499</text>"));
+  EXPECT_TRUE(has("y=\"" + text(last) + "\" width=\"639\" height=\"11.5\"><title>0F1</title>"));
+  EXPECT_TRUE(has("y=\"" + text(last + 13) + "\" width=\"639\" height=\"11.5\"><title>0B0</title>"));
+  EXPECT_TRUE(has("y=\"" + text(last + 10) + "\">1</text>"));  // at 9.75
+  EXPECT_TRUE(has("y=\"" + text(last + 22) + "\">0</text>"));  // at 22.25
+}
+
 TEST(ViewSvgFigure, EverythingIsInsideViewBox) {
   for (const int microbatches : {1, 4, 60}) {
     const Svg svg(
@@ -367,6 +438,7 @@ TEST(ViewSvgFigure, DrawsEmptyTimeline) {
   EXPECT_EQ(svg.with_class("lane").size(), 2u);
   EXPECT_THAT(svg.source, Not(HasSubstr("nan")));
   EXPECT_THAT(svg.source, Not(HasSubstr("inf")));
+  EXPECT_THAT(svg.texts("l m"), ElementsAre("0", "0.2", "0.4", "0.6", "0.8", "1"));  // as if it took one unit
 }
 
 }  // namespace

@@ -64,8 +64,9 @@ schedule::Schedule to_schedule(const Problem& problem, const Order& order) {
   return {"Auto", problem.placement, problem.microbatches, order};
 }
 
-//! Merges adjacent I and W into a B where that is cheaper.
-void merge_backwards(const Problem& problem, Order& order) {
+//! Merges adjacent I and W into a B where that is cheaper. The step can still become slower, because a B
+//! sends the gradient of its input later than an I.
+Order merge_backwards(const Problem& problem, Order order) {
   for (schedule::ActionList& list : order) {
     schedule::ActionList merged;
     for (const schedule::Action& action : list) {
@@ -81,6 +82,7 @@ void merge_backwards(const Problem& problem, Order& order) {
     }
     list = std::move(merged);
   }
+  return order;
 }
 
 //! The simulated step time of a schedule, or infinity if it does not fit.
@@ -186,12 +188,16 @@ AutoResult make_auto_schedule(int ranks, int microbatches, const Costs& costs, c
     const Problem& problem = problems[candidate.problem];
     if (reached()) break;
     improve(problem, candidate.order, budget);
-    merge_backwards(problem, candidate.order);
-    schedule::Schedule schedule = to_schedule(problem, candidate.order);
-    const double time = time_of(schedule, costs, options);
-    if (time >= result.step_time) continue;
-    result.step_time = time;
-    result.schedule = std::move(schedule);
+    const auto consider = [&](const Order& order) {
+      schedule::Schedule schedule = to_schedule(problem, order);
+      const double time = time_of(schedule, costs, options);
+      if (time >= result.step_time) return;
+      result.step_time = time;
+      result.schedule = std::move(schedule);
+    };
+    const Order merged = merge_backwards(problem, candidate.order);
+    consider(merged);
+    if (merged != candidate.order) consider(candidate.order);
   }
   if (result.schedule.ranks.empty()) {
     throw ScheduleError(

@@ -1,5 +1,5 @@
 // Each stage processes its microbatches in order, so a rank has at most three candidates per stage: the next
-// F, the next I (or B) and the next W. To avoid deadlock, a forward may only use memory that the oldest
+// F, the next I (or B) and the next W. To avoid deadlock, a forward pass may only use memory that the oldest
 // unfinished microbatch of the rank will not need, so the oldest one can always continue.
 #include "plan/auto/list_schedule.h"
 
@@ -94,7 +94,7 @@ class Builder {
     const int m = batch_f(stage);
     const auto& stages = p_.stages_of[idx(rank)];
     if (stage == stages.front() && m - batch_i(stage) >= limit_[idx(rank)]) return false;
-    // The oldest microbatch whose backward on this rank is not done.
+    // The oldest microbatch whose backward pass on this rank is not done.
     int oldest = p_.microbatches;
     for (const int s : stages) oldest = std::min(oldest, batch_i(s));
     std::int64_t promised = 0, peak = 0;

@@ -45,7 +45,8 @@ TORCH_MODULE(Block);
 struct GptImpl : torch::nn::Module {
   GptImpl() {
     token = register_module("token", torch::nn::Embedding(kTokens, kWidth));
-    for (int i = 0; i < kLayers; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block()));
+    for (int i = 0; i < kLayers; ++i)
+      blocks.emplace_back(register_module("block" + std::to_string(i), Block()));
     head = register_module("head", torch::nn::Linear(kWidth, kTokens));
     auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
     const torch::NoGradGuard no_grad;

@@ -30,7 +30,7 @@ void train(const ps::World& world, const std::string& folder) {
   ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
   const ps::PipelineStage stage =
       pipe.build_stage(ps::StageId(world.rank().value), torch::kCPU, world.group());
-  ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.schedule_options());
+  ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.pipeline_options());
 
   std::vector<torch::Tensor> parameters;
   for (const ps::NamedTensor& parameter : stage.module().parameters()) parameters.push_back(parameter.tensor);
@@ -46,7 +46,7 @@ void train(const ps::World& world, const std::string& folder) {
     optimizer.step();
     optimizer.zero_grad();
     if (!stage.is_last()) continue;
-    const double loss = result.loss.item<double>();
+    const auto loss = result.loss.item<double>();
     difference = std::max(difference, std::abs(loss - expected));
     if (step % 5 == 0) std::printf("step %d loss %.4f, in Python %.4f\n", step, loss, expected);
   }

@@ -1,6 +1,6 @@
-// Measures the overhead of a split backward: input backward plus weight backward vs. full backward, for
-// transformer blocks with ordinary and with deferred linears. Measures the CPU time of one thread. The three
-// variants alternate, so that load on the machine affects them equally. Prints JSON.
+// Measures the overhead of a split backward pass: input backward plus weight backward vs. full backward pass,
+// for transformer blocks with ordinary and with deferred linears. Measures the CPU time of one thread. The
+// three variants alternate, so that load on the machine affects them equally. Prints JSON.
 #include "base/json.h"
 #include "runtime/backward/backward.h"
 
@@ -82,7 +82,7 @@ struct Samples {
   std::vector<double> whole, input_half, weight_half, both, ratio;
 };
 
-// Runs one full and one split backward, each after its own forward.
+// Runs one full and one split backward pass, each after its own forward pass.
 void sample(const Size& size, const std::vector<Block>& blocks, Linear whole_linear, Linear linear,
             Samples& samples) {
   const Tensor grad = torch::randn({size.rows, size.time, size.width});

@@ -1,4 +1,4 @@
-# Measures the split backward of the reference on the same blocks, in the same way. Prints JSON.
+# Measures the split backward pass of the reference on the same blocks, in the same way. Prints JSON.
 import json
 import statistics
 import time

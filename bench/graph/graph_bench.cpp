@@ -47,8 +47,8 @@ at::Tensor add_many(at::Tensor x, const at::Tensor& y) {
   return x;
 }
 
-//! Seconds of a forward, and of a forward including freeing its result (with gradients, the autograd graph).
-//! Freeing is part of the backward and costs the same in all variants.
+//! Seconds of a forward pass, and of a forward pass including freeing its result (with gradients, the
+//! autograd graph). Freeing is part of the backward pass and costs the same in all variants.
 template <class Forward>
 std::pair<double, double> measure(const Forward& forward) {
   const double start = cpu_seconds();
@@ -138,7 +138,7 @@ int main() {
         .field("replay_and_free_us", replay.freed_us)
         .end_object();
   }
-  // Capture on tensors without memory, as torch.export does, and on real tensors, which runs the forward
+  // Capture on tensors without memory, as torch.export does, and on real tensors, which runs the forward pass
   // once.
   const Gpt real;
   const Gpt sketch = [] {
@@ -157,7 +157,7 @@ int main() {
     }
     json.field(name, 1e3 * median(times));
   }
-  // Peak memory of forward and backward of four blocks, with gradients already allocated.
+  // Peak memory of the forward and backward pass of four blocks, with gradients already allocated.
   TransformerBlock block(256, 4);
   const auto x = torch::rand({4, 64, 256});
   const penstock::graph::ForwardFunction forward = [&](const Args& args, const Kwargs&) {

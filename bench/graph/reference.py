@@ -20,7 +20,7 @@ class Adds(nn.Module):
 
 
 def per_op(run, rounds):
-    """Microseconds per add: of the forward, and including freeing its result (with gradients, the autograd graph)."""
+    """Microseconds per add: of the forward pass, and including freeing its result (with gradients, the autograd graph)."""
     times, freed = [], []
     for _ in range(rounds + 3):
         start = time.thread_time()

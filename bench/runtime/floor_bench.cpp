@@ -1,6 +1,6 @@
 // Measures lower bounds of a pipeline over Gloo: `messages` exchanges the messages of a 1F1B step without
 // computing; `autograd` runs the forward and backward passes of one stage in a loop without sending;
-// `timeline` records actions; `overlap` runs a forward and a backward sequentially and concurrently.
+// `timeline` records actions; `overlap` runs a forward and a backward pass sequentially and concurrently.
 #include "base/json.h"
 #include "models.h"
 
@@ -32,7 +32,7 @@ void print(const ps::JsonWriter& json) {
   std::cout << json.text() << std::endl;
 }
 
-// The order of 1F1B on 2 ranks: rank 0 is one forward ahead.
+// The order of 1F1B on 2 ranks: rank 0 is one forward pass ahead.
 double exchange(const ps::comm::Group& group, int microbatches, const at::Tensor& value) {
   std::vector<at::Tensor> buffers;
   std::vector<ps::comm::Work> receives, sends;
@@ -69,8 +69,8 @@ int messages(int microbatches, int elements) {
   return 0;
 }
 
-// Runs a forward and its backward like a stage: the input is a leaf; the backward starts from the loss or
-// from an output gradient.
+// Runs a forward and its backward pass like a stage: the input is a leaf; the backward pass starts from the
+// loss or from an output gradient.
 void run_once(const ps::bench::Work& work, bool last, const at::Tensor& x, const at::Tensor& target) {
   const at::Tensor input = x.detach().requires_grad_(x.is_floating_point());
   at::Tensor y = work.module->forward({input}, {}).output.toTensor();
@@ -114,7 +114,7 @@ int timeline() {
   return 0;
 }
 
-// Runs the forward of one stage and the backward of another, as in OVERLAP_F_B.
+// Runs the forward pass of one stage and the backward pass of another, as in OVERLAP_F_B.
 int overlap() {
   const ps::bench::Work one = ps::bench::gpt(0), other = ps::bench::gpt(1);
   const at::Tensor tokens = one.input.args[0].toTensor().narrow(0, 0, 1),

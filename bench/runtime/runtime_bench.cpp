@@ -141,7 +141,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   json.field("over_bound", median(over_bound));
   json.key("memory_over_kept").begin_array();  // parameters, gradients, batch, activations in flight
   for (const at::Tensor& ratios : memory) json.value(ratios[0].item<double>());
-  json.end_array().key("memory_over_needed").begin_array();  // plus the temporaries of a backward
+  json.end_array().key("memory_over_needed").begin_array();  // plus the temporaries of a backward pass
   for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
   json.end_array().key("alone_over_kept").begin_array();  // a dense forward and backward of the stage
   for (const at::Tensor& ratios : memory) json.value(ratios[2].item<double>());

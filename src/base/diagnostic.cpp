@@ -12,7 +12,7 @@ std::string_view to_string(Severity severity) {
     case Severity::Warning:
       return "warning";
     case Severity::Error:
-      return "error";
+      break;
   }
   return "error";
 }

@@ -2,10 +2,9 @@
 #include "base/json.h"
 
 #include "base/number_text.h"
+#include "base/text.h"
 
-#include <array>
 #include <cmath>
-#include <cstdio>
 
 namespace penstock {
 namespace {
@@ -50,9 +49,7 @@ std::string json_quote(std::string_view text) {
       quoted += c;
       ++i;
     } else if (static_cast<unsigned char>(c) < 0x20) {
-      std::array<char, 8> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(c));
-      quoted += c == '\n' ? "\\n" : c == '\t' ? "\\t" : escape.data();
+      quoted += c == '\n' ? "\\n" : c == '\t' ? "\\t" : formatted("\\u%04x", static_cast<unsigned>(c));
       ++i;
     } else if (const std::size_t length = utf8_length(text, i); length > 0) {
       quoted += text.substr(i, length);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <numeric>
 
@@ -11,10 +12,8 @@ namespace penstock {
 namespace {
 
 std::string number(double value, const char* unit) {
-  std::array<char, 48> buffer{};
   const int digits = value >= 100 ? 0 : value >= 10 ? 1 : 2;
-  std::snprintf(buffer.data(), buffer.size(), "%.*f %s", digits, value, unit);
-  return buffer.data();
+  return formatted("%.*f %s", digits, value, unit);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -33,6 +32,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+std::string formatted(const char* pattern, ...) {
+  std::va_list arguments;
+  va_start(arguments, pattern);
+  std::va_list again;
+  va_copy(again, arguments);
+  const int length = std::vsnprintf(nullptr, 0, pattern, arguments);
+  va_end(arguments);
+  std::string text(static_cast<std::size_t>(std::max(length, 0)), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, pattern, again);
+  va_end(again);
+  return text;
+}
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {
   std::string text;
@@ -59,9 +71,7 @@ std::string quote(std::string_view text, std::size_t limit) {
     if (byte >= 0x20 && byte < 0x7f) {
       quoted += text[i];
     } else {
-      std::array<char, 8> escape{};
-      std::snprintf(escape.data(), escape.size(), "\\x%02x", byte);
-      quoted += escape.data();
+      quoted += formatted("\\x%02x", byte);
     }
   }
   return quoted + "'";

@@ -17,14 +17,17 @@ namespace penstock {
 
 namespace detail {
 
+template <class Type>
+concept Integer = std::integral<Type> && !std::same_as<Type, bool>;
+
 inline void append(std::string& text, std::string_view part) {
   text += part;
 }
 inline void append(std::string& text, char part) {
   text += part;
 }
-template <std::integral Number>
-requires(!std::same_as<Number, bool>) void append(std::string& text, Number number) {
+template <Integer Number>
+void append(std::string& text, Number number) {
   text += std::to_string(number);
 }
 
@@ -68,6 +71,9 @@ inline std::string format_seconds(std::chrono::duration<double> time) {
   return format_seconds(time.count());
 }
 
+//! Formats like printf.
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* pattern, ...);
+
 //! The plural of an English noun: `stages`, `microbatches`.
 std::string plural(std::string_view noun);
 //! `1 stage`, `2 stages`.
@@ -79,7 +85,7 @@ std::string numbered(std::string_view noun, const std::vector<Number>& numbers,
                      std::size_t limit = std::numeric_limits<std::size_t>::max()) {
   const std::vector<Number> shown(
       numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(std::min(limit, numbers.size())));
-  const std::string text = (numbers.size() == 1 ? std::string(noun) : plural(noun)) + " " + join(shown, ", ");
+  std::string text = (numbers.size() == 1 ? std::string(noun) : plural(noun)) + " " + join(shown, ", ");
   if (shown.size() == numbers.size()) return text;
   return str_cat(text, " and ", numbers.size() - shown.size(), " more");
 }

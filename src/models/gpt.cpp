@@ -133,7 +133,7 @@ GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
   dropout = register_module("dropout", nn::Dropout(options_.dropout));
   const auto list = register_module("blocks", std::make_shared<nn::Module>());
   for (std::int64_t i = part_.first_block; i < part_.end_block; ++i)
-    blocks.push_back(list->register_module(std::to_string(i), Block(options_)));
+    blocks.emplace_back(list->register_module(std::to_string(i), Block(options_)));
   if (!part_.has_head) return;
   norm = register_module("norm", layer_norm(options_));
   if (!options_.tied)

@@ -96,7 +96,7 @@ std::vector<double> flop_weights(const graph::Graph& graph) {
 std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph) {
   const std::size_t count = graph.nodes.size();
   const std::vector<bool> recomputed = recomputed_values(graph);
-  constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  constexpr auto nowhere = static_cast<std::size_t>(-1);
   std::vector<std::size_t> birth(graph.values.size(), nowhere), last(graph.values.size(), 0);
   for (std::size_t i = 0; i < count; ++i) {
     for_each_read(graph.nodes[i], [&](graph::ValueId id) { last[id.index()] = i; });

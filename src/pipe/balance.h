@@ -25,12 +25,12 @@ graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std:
 std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph);
 
 //! Estimates the costs of the stages for the planner: times are FLOPs / `flops_per_second`, bytes follow from
-//! sizes. A backward takes twice as long as a forward, half of it for the input gradients.
+//! sizes. A backward pass takes twice as long as a forward pass, half of it for the input gradients.
 plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second = 1e11);
 
 //! Groups the nodes into at most `most` layers of similar time for the planner. Layers begin at split
 //! positions where few bytes cross and are named by module and operator. `seconds` holds the forward time per
-//! node. A backward takes twice as long, half of it for the weight gradients if the layer has weights.
+//! node. A backward pass takes twice as long, half of it for the weight gradients if the layer has weights.
 std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const double> seconds,
                                       std::size_t most = 64);
 

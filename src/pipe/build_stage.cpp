@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace penstock::pipe {
 namespace {
@@ -183,13 +184,13 @@ value::ChunkSpec output_spec(const graph::Graph& graph) {
 class PipeStage : public runtime::StageModule {
  public:
   PipeStage(std::shared_ptr<graph::GraphModule> module, const StageLinks& links, std::size_t stage,
-            const value::Structure& args, std::set<std::string> keywords, std::string size_hint)
+            value::Structure args, std::set<std::string> keywords, std::string size_hint)
       : module_(std::move(module)),
         size_hint_(std::move(size_hint)),
         feeds_(links.feeds[stage]),
         next_(links.next[stage]),
         sideways_(links.sideways[stage]),
-        args_(args),
+        args_(std::move(args)),
         first_(stage == 0),
         last_(stage + 1 == links.feeds.size()) {
     // The first stage accepts all keyword arguments of the model, including those that no stage reads.
@@ -254,7 +255,8 @@ class PipeStage : public runtime::StageModule {
     if (leaf.keyword.empty()) return user.at(leaf.leaf);
     const std::vector<IValue> leaves = value::flatten(keyword(kwargs, leaf.keyword)).leaves;
     if (leaf.leaf >= leaves.size())
-      throw UsageError("the keyword argument " + quote(leaf.keyword) + " has a different structure");
+      throw UsageError("the keyword argument " + quote(leaf.keyword) +
+                       " has fewer values than when the model was captured or exported");
     return leaves[leaf.leaf];
   }
 
@@ -270,17 +272,17 @@ class PipeStage : public runtime::StageModule {
 
 }  // namespace
 
-std::shared_ptr<runtime::StageModule> Pipe::stage_module(StageId stage) {
+std::shared_ptr<runtime::StageModule> Pipe::make_stage_module(StageId stage) {
   const value::Structure args = graph_.input_structure.children.empty()
                                     ? value::Structure{.kind = value::Structure::Kind::Tuple}
                                     : graph_.input_structure.children[0];
-  return std::make_shared<PipeStage>(get_stage_module(stage), StageLinks(graph_, split_), stage.index(), args,
+  return std::make_shared<PipeStage>(stage_module(stage), StageLinks(graph_, split_), stage.index(), args,
                                      model_keywords(graph_), size_hint_);
 }
 
 runtime::PipelineStage Pipe::build_stage(StageId stage, at::Device device, const comm::Group& group,
                                          runtime::StageOptions options) {
-  return {stage_module(stage), stage, num_stages(), device, group, std::move(options)};
+  return {make_stage_module(stage), stage, num_stages(), device, group, std::move(options)};
 }
 
 std::vector<runtime::SkipValue> Pipe::skips() const {
@@ -298,7 +300,7 @@ std::vector<runtime::SharedParameter> Pipe::shared() const {
   return shared;
 }
 
-runtime::PipelineOptions Pipe::schedule_options(runtime::PipelineOptions options) const {
+runtime::PipelineOptions Pipe::pipeline_options(runtime::PipelineOptions options) const {
   options.skips = skips();
   options.shared = shared();
   if (!options.output_spec) options.output_spec = output_spec(graph_);

@@ -7,7 +7,7 @@
 #include <penstock/pipe/pipe.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <array>
 
 namespace penstock::pipe {
 namespace {
@@ -20,12 +20,10 @@ std::string shortened(const std::string& text, std::size_t limit) {
 }
 
 std::string number_text(double value) {
-  constexpr const char* units[] = {"", " k", " M", " G", " T", " P"};
+  constexpr std::array units = {"", " k", " M", " G", " T", " P"};
   std::size_t unit = 0;
   for (; value >= 1000 && unit < 5; ++unit) value /= 1000;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f%s" : "%.3g%s", value, units[unit]);
-  return text;
+  return unit == 0 ? formatted("%.0f", value) : formatted("%.3g%s", value, units[unit]);
 }
 
 //! The values that one stage (-1: the user) sends to another.
@@ -120,7 +118,7 @@ class Picture {
   void draw_stage(int stage) {
     const graph::Graph& graph = pipe_.stage_graph(StageId(stage));
     const graph::GraphCosts costs = graph_costs(graph);
-    const std::vector<std::string> modules = pipe_.stage_modules(StageId(stage));
+    const std::vector<std::string> modules = pipe_.stage_module_paths(StageId(stage));
     rect("box", left(stage), kBoxWidth);
     const int x = left(stage) + 12;
     add_text("h", x, top_ + 22, str_cat("stage ", stage));

@@ -81,7 +81,7 @@ const graph::Graph& Pipe::stage_graph(StageId stage) const {
   return split_.stage(stage).graph;
 }
 
-std::vector<std::string> Pipe::stage_modules(StageId stage) const {
+std::vector<std::string> Pipe::stage_module_paths(StageId stage) const {
   const std::size_t s = stage.index();
   stage_graph(stage);  // throws if the stage does not exist
   const auto at = [this](std::size_t node) {
@@ -94,7 +94,7 @@ std::vector<std::string> Pipe::stage_modules(StageId stage) const {
   return module_paths(nodes_of_stage);
 }
 
-std::shared_ptr<graph::GraphModule> Pipe::get_stage_module(StageId stage, std::optional<at::Device> device) {
+std::shared_ptr<graph::GraphModule> Pipe::stage_module(StageId stage, std::optional<at::Device> device) {
   const graph::Graph& graph = stage_graph(stage);
   auto& module = modules_[stage.index()];
   if (!module) {
@@ -136,7 +136,7 @@ IValue Pipe::forward(const value::Args& args, const value::Kwargs& kwargs) {
         inputs.push_back(detached(outputs[stage.index()][static_cast<std::size_t>(output)]));
       }
     }
-    outputs.push_back(get_stage_module(StageId(s))->run(std::move(inputs)));
+    outputs.push_back(stage_module(StageId(s))->run(std::move(inputs)));
   }
   return unflatten(outputs.back(), graph_.output_structure);
 }
@@ -219,7 +219,7 @@ Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::
   };
   graph::ModelTensors tensors;
   for (const value::NamedTensor& item : module->parameters())
-    tensors.parameters.emplace_back(item.name, item.tensor);
+    tensors.parameters.push_back({item.name, item.tensor});
   for (const value::NamedTensor& item : module->buffers())
     tensors.buffers.emplace_back(item.name, item.tensor);
   return pipeline_of(forward, tensors, example_args, example_kwargs, spec, std::move(options));

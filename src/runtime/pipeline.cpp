@@ -195,7 +195,7 @@ StepResult PipelineSchedule::Impl::step(const Input& input) {
   // Every rank throws this error itself, so the pipeline stays usable and no rank needs a report.
   if (setup.program.has_backward() && !setup.has_loss) {
     throw UsageError(
-        "a step of " + setup.program.name() + " runs a backward and needs a loss",
+        "a step of " + setup.program.name() + " runs a backward pass and needs a loss",
         {.rank = setup.rank, .stage = setup.last_stage()},
         "set PipelineOptions::loss on the rank of the last stage; to run forward only, call eval "
         "or use a ForwardOnly schedule");

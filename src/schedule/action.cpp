@@ -1,5 +1,6 @@
 // Formats and parses actions. The parser accepts exactly what the formatter writes.
 #include "base/text.h"
+#include "schedule/action_text.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/action.h>
@@ -213,8 +214,8 @@ class Reader {
 };
 
 [[noreturn]] void throw_bad_number(const char* what, std::int32_t number, int limit) {
-  throw UsageError(str_cat("the number of a ", std::string(what), " in an action must be between 0 and ",
-                           limit - 1, ", not ", number));
+  throw UsageError(
+      str_cat("the number of a ", what, " in an action must be between 0 and ", limit - 1, ", not ", number));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Reads and writes schedules as CSV.
 #include "base/io/storage_error.h"
 #include "base/text.h"
+#include "schedule/action_text.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/csv.h>

@@ -16,7 +16,7 @@ namespace penstock::schedule {
 //! A condition that becomes true once per step and stays true. (Whether a stage is unsharded is not a fact,
 //! because it can change back; the validator tracks it separately.)
 enum class FactKind : std::uint8_t {
-  Output,            //!< stage: its forward is done
+  Output,            //!< stage: its forward pass is done
   InputGradient,     //!< stage: computed by an I or a B
   WeightGradient,    //!< stage: computed by a W or a B
   ForwardSent,       //!< edge: the send of its value is posted

@@ -33,7 +33,7 @@ const Entry& entry_of(ScheduleKind kind) {
 
 void check_count(const ScheduleInfo& info, const char* what, int count, int least, int most) {
   if (count >= least && count <= most) return;
-  throw UsageError(str_cat(std::string(info.name), " does not support ", count, " ", what), {},
+  throw UsageError(str_cat(info.name, " does not support ", count, " ", what), {},
                    count < least ? str_cat("use at least ", least) : str_cat("use at most ", most));
 }
 
@@ -90,7 +90,7 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
   if (info.only_stages_per_rank && shape.stages_per_rank != *info.only_stages_per_rank) {
     const int only = *info.only_stages_per_rank;
     throw UsageError(
-        str_cat(std::string(info.name), " requires exactly ", counted(only, "stage"), " per rank, not ",
+        str_cat(info.name, " requires exactly ", counted(only, "stage"), " per rank, not ",
                 shape.stages_per_rank),
         {}, str_cat("use ", only, (only == 1 ? ", or Interleaved1F1B for several stages per rank" : "")));
   }

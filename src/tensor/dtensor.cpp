@@ -113,7 +113,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 at::Tensor redistribute(const at::Tensor& tensor, Placements placements) {
   const DTensorImpl& impl = required(tensor, "redistribute");
   const Placements to = checked(std::move(placements), tensor.dim(), impl.mesh());
-  // The forward does nothing, but the backward must reduce a partial gradient.
+  // The forward pass does nothing, but the backward pass must reduce a partial gradient.
   if (to == impl.placements() && needs_gradient(tensor))
     return with_gradient_placements(tensor.detach(), tensor);
   return redistributed(tensor, to, false);

@@ -48,8 +48,7 @@ void GradNorm::add(const at::Tensor& grad, const std::vector<comm::Group>& group
   if (entry == sums_.end()) entry = sums_.insert(entry, {groups});
   if (!grad.defined() || grad.numel() == 0) return;
   const at::NoGradGuard no_grad;
-  const double norm =
-      at::linalg_vector_norm(grad, norm_type_, std::nullopt, false, at::kDouble).item<double>();
+  const auto norm = at::linalg_vector_norm(grad, norm_type_, std::nullopt, false, at::kDouble).item<double>();
   // A maximum that propagates NaN.
   entry->sum = !is_max() ? entry->sum + std::pow(norm, norm_type_) : (norm <= entry->sum ? entry->sum : norm);
 }
@@ -59,7 +58,7 @@ double GradNorm::reduce() const {
   for (const GroupSum& entry : sums_) {
     const at::Tensor sum = at::full({1}, entry.sum, at::kDouble);
     for (const comm::Group& group : entry.groups) group.all_reduce(sum, reduce_op());
-    const double value = sum.item<double>();
+    const auto value = sum.item<double>();
     all = !is_max() ? all + value : (value <= all ? all : value);
   }
   return all;

@@ -1,7 +1,7 @@
 // Names and validation of the options of a run.
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "train/model/assembly.h"
-#include "train/option_ranges.h"
 
 #include <penstock/base/error.h>
 #include <penstock/train/options.h>
@@ -13,8 +13,8 @@ namespace {
 
 void fraction(double value, const char* option, bool may_be_one) {
   if (!(value >= 0) || value > 1 || (value == 1 && !may_be_one))
-    throw UsageError(str_cat(option, " must be a number from 0 to ", (may_be_one ? "1" : "less than 1")), {},
-                     "for example 0.9");
+    throw UsageError(str_cat(option, " must be at least 0 and ", (may_be_one ? "at most 1" : "less than 1")),
+                     {}, "for example 0.9");
 }
 
 }  // namespace
@@ -57,28 +57,28 @@ std::string_view to_string(StoragePolicy policy) {
 
 void check(const RunOptions& options) {
   const ParallelOptions& parallel = options.parallel;
-  at_least(parallel.pp, 1, "pp");
-  at_least(parallel.tp, 1, "tp");
-  at_least(parallel.dp, 1, "dp");
-  if (parallel.stages_per_rank) at_least(*parallel.stages_per_rank, 1, "stages_per_rank");
-  at_least(parallel.microbatches, 1, "microbatches");
-  at_least(options.steps, 1, "steps");
-  at_least(options.batch, 1, "batch");
-  at_least(options.accumulate, 1, "accumulate");
-  if (options.checkpoint.every) at_least(*options.checkpoint.every, 1, "checkpoint.every");
-  at_least(options.checkpoint.keep, 1, "checkpoint.keep");
-  if (options.eval_every) at_least(*options.eval_every, 1, "eval_every");
-  if (options.eval_batches) at_least(*options.eval_batches, 1, "eval_batches");
-  at_least(options.learning_rate.warmup, 0, "learning_rate.warmup");
-  not_negative(options.learning_rate.peak, "learning_rate.peak");
+  check_at_least(parallel.pp, 1, "pp");
+  check_at_least(parallel.tp, 1, "tp");
+  check_at_least(parallel.dp, 1, "dp");
+  if (parallel.stages_per_rank) check_at_least(*parallel.stages_per_rank, 1, "stages_per_rank");
+  check_at_least(parallel.microbatches, 1, "microbatches");
+  check_at_least(options.steps, 1, "steps");
+  check_at_least(options.batch, 1, "batch");
+  check_at_least(options.accumulate, 1, "accumulate");
+  if (options.checkpoint.every) check_at_least(*options.checkpoint.every, 1, "checkpoint.every");
+  check_at_least(options.checkpoint.keep, 1, "checkpoint.keep");
+  if (options.eval_every) check_at_least(*options.eval_every, 1, "eval_every");
+  if (options.eval_batches) check_at_least(*options.eval_batches, 1, "eval_batches");
+  check_at_least(options.learning_rate.warmup, 0, "learning_rate.warmup");
+  check_not_negative(options.learning_rate.peak, "learning_rate.peak");
   fraction(options.learning_rate.final_fraction, "learning_rate.final_fraction", true);
   if (options.grad_clip && !(*options.grad_clip > 0 && std::isfinite(*options.grad_clip)))
     throw UsageError("grad_clip must be a number greater than 0", {},
                      "give a maximum norm such as 1, or std::nullopt to disable clipping");
   const OptimizerOptions& optimizer = options.optimizer;
-  not_negative(optimizer.weight_decay, "optimizer.weight_decay");
-  not_negative(optimizer.momentum, "optimizer.momentum");
-  not_negative(optimizer.epsilon, "optimizer.epsilon");
+  check_not_negative(optimizer.weight_decay, "optimizer.weight_decay");
+  check_not_negative(optimizer.momentum, "optimizer.momentum");
+  check_not_negative(optimizer.epsilon, "optimizer.epsilon");
   fraction(optimizer.beta1, "optimizer.beta1", false);
   fraction(optimizer.beta2, "optimizer.beta2", false);
   const std::int64_t parts = parallel.dp * options.accumulate;

@@ -2,6 +2,7 @@
 #include "value/chunk_rules.h"
 
 #include "base/text.h"
+#include "value/kind_name.h"
 
 #include <penstock/base/error.h>
 

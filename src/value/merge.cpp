@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "value/chunk_rules.h"
 #include "value/distributed_values.h"
+#include "value/kind_name.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>

@@ -2,6 +2,7 @@
 #include "value/serialize.h"
 
 #include "base/text.h"
+#include "value/kind_name.h"
 #include "value/serialize_parts.h"
 
 #include <ATen/ops/empty.h>

@@ -1,5 +1,6 @@
 // Flattens and rebuilds value trees.
 #include "base/text.h"
+#include "value/kind_name.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/tensors_in.h>

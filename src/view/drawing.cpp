@@ -5,9 +5,7 @@
 #include <penstock/view/drawing.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <unordered_set>
 
@@ -25,9 +23,7 @@ struct ActionHash {
 };
 
 std::string percent(double share) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f%%", share * 100);
-  return text.data();
+  return formatted("%.1f%%", share * 100);
 }
 
 std::vector<int> chunks(const schedule::Placement& placement) {

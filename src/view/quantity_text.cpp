@@ -3,16 +3,11 @@
 
 #include "base/text.h"
 
-#include <array>
-#include <cstdio>
-
 namespace penstock::view {
 
 std::string format_time(double time, TimeUnit unit) {
   if (unit == TimeUnit::Seconds) return format_seconds(time);
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", time);
-  return text.data();
+  return formatted("%.6g", time);
 }
 
 std::string format_memory(std::uint64_t bytes, TimeUnit unit) {

@@ -176,6 +176,48 @@ TEST(CommThrowingRank, ExceptionThatDestroysWorldIsFailureEvenIfCaught) {
   EXPECT_THAT(found->cause, HasSubstr("while an exception was being thrown"));
 }
 
+// Rank 1 makes one step less than the others.
+const RankFunction departing_ranks("departing", [] {
+  comm::World world = comm::init();
+  const at::Tensor tensor = at::ones(4);
+  const int steps = world.rank() == Rank(1) ? 2 : 3;
+  try {
+    for (int step = 0; step < steps; ++step) world.group().all_reduce(tensor);
+  } catch (const PeerFailed& e) {
+    return report(e);
+  }
+  return 0;
+});
+
+TEST(CommDepartedRank, IsNamedToRanksThatStillWaitForIt) {
+  const RanksOutcome outcome = run_process_ranks("departing", 3);
+  EXPECT_EQ(outcome.result.ranks[1].code, 0) << outcome.text();
+  EXPECT_EQ(outcome.result.first_failure, Rank(1)) << outcome.text();
+  for (const std::size_t rank : {0U, 2U}) {
+    const auto found = learned(outcome.lines[rank]);
+    ASSERT_TRUE(found.has_value()) << outcome.text();
+    EXPECT_EQ(found->peer, 1);
+    EXPECT_THAT(found->cause, ContainsRegex("left the world while rank [02] waited for it in all_reduce"));
+    EXPECT_THAT(found->cause, HasSubstr("every rank runs the same number of steps"));
+  }
+  EXPECT_THAT(to_string(outcome.result), HasSubstr("rank 1 failed first: left the world while rank "));
+}
+
+// Ranks that leave one after the other, as at the end of every program, are no failure.
+const RankFunction finishing_ranks("finishing", [] {
+  comm::World world = comm::init();
+  const at::Tensor tensor = at::ones(4);
+  world.group().all_reduce(tensor);
+  if (world.rank() == Rank(0)) world.group().recv(tensor, 2);
+  if (world.rank() == Rank(2)) world.group().send(tensor, 0);
+  return 0;
+});
+
+TEST(CommDepartedRank, IsNoFailureIfNobodyWaitsForIt) {
+  const RanksOutcome outcome = run_process_ranks("finishing", 3);
+  EXPECT_TRUE(outcome.result.ok) << outcome.text();
+}
+
 const RankFunction next_operation_ranks("next_operation", [] {
   comm::World world = comm::init();
   if (world.rank() == Rank(1)) {

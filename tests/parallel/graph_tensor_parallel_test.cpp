@@ -225,19 +225,19 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);
       std::vector<runtime::PipelineStage> stages;
       for (const int stage : mine) {
-        parallelize_module(*pipe.get_stage_module(StageId(stage)), mesh["y"], plan,
+        parallelize_module(*pipe.stage_module(StageId(stage)), mesh["y"], plan,
                            parallel::UnknownPath::Ignore);
         stages.push_back(pipe.build_stage(StageId(stage), at::kCPU, mesh.group("x")));
       }
       runtime::PipelineOptions more;
       more.loss = runtime::tensor_loss(loss_of);
-      runtime::PipelineSchedule schedule(stages, name, 4, pipe.schedule_options(more));
+      runtime::PipelineSchedule schedule(stages, name, 4, pipe.pipeline_options(more));
       const runtime::StepResult result = schedule.step({tokens}, targets);
       if (result.loss.defined()) {
         EXPECT_NEAR(result.loss.item<double>(), want, 1e-5) << name;
       }
       for (const int stage : mine) {
-        for (const auto& [parameter, tensor] : pipe.get_stage_module(StageId(stage))->named_parameters()) {
+        for (const auto& [parameter, tensor] : pipe.stage_module(StageId(stage))->named_parameters()) {
           EXPECT_LT(difference(full_copy(tensor.grad()), gradients.at(parameter)), 1e-5)
               << name << " stage " << stage << " " << parameter;
         }

@@ -59,7 +59,7 @@ inline DenseStep train_dense(graph::GraphModule unsplit_graph, const runtime::Lo
 
 //! The unsplit graph of an archive, or of a captured model whose tensors are copied.
 inline graph::GraphModule unsplit_module(pipe::Pipe& unsplit) {
-  const auto module = unsplit.get_stage_module(StageId(0));
+  const auto module = unsplit.stage_module(StageId(0));
   // The stage has the slots that are read, in the order of their use.
   std::map<std::string, at::Tensor> held;
   for (std::size_t i = 0; i < module->tensors().size(); ++i)
@@ -86,12 +86,12 @@ inline void expect_step(pipe::Pipe& pipe, const std::string& schedule, runtime::
   const schedule::Schedule table = make_schedule(schedule::parse_schedule_kind(schedule), shape);
   std::vector<runtime::PipelineStage> mine;
   for (const StageId stage : table.placement.stages_of(Rank(group.rank()))) {
-    pipe.get_stage_module(stage)->train(false);
+    pipe.stage_module(stage)->train(false);
     mine.push_back(pipe.build_stage(stage, at::kCPU, group));
   }
   options.return_outputs = false;
   runtime::PipelineSchedule pipeline(mine, schedule, batch.microbatches,
-                                     pipe.schedule_options(std::move(options)));
+                                     pipe.pipeline_options(std::move(options)));
   const bool first = mine.front().is_first();
   const runtime::StepResult result = pipeline.step(first ? batch.args : value::Args{}, {}, batch.kwargs);
   if (result.loss.defined()) {

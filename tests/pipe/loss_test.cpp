@@ -88,7 +88,7 @@ TEST(PipeWithLoss, LossMayBeOneOfSeveralOutputs) {
     // Evaluation returns losses and outputs: rows are concatenated, with one loss per microbatch.
     std::vector<runtime::PipelineStage> stage{
         pipe.build_stage(StageId(world.rank().value), at::kCPU, world.group())};
-    runtime::PipelineSchedule pipeline(stage, "1F1B", 4, pipe.schedule_options());
+    runtime::PipelineSchedule pipeline(stage, "1F1B", 4, pipe.pipeline_options());
     const runtime::StepResult result = pipeline.eval(world.rank().value == 0 ? batch.args : value::Args{});
     if (world.rank().value == 0) return;
     EXPECT_TRUE(at::allclose(result.loss, expected.loss));
@@ -147,7 +147,7 @@ TEST(PipeOutputs, AreConcatenatedAlongBatchDim) {
   comm::run_thread_ranks(2, [&, y = y, turned = turned, weight = weight](comm::World& world) {
     std::vector<runtime::PipelineStage> stage{
         pipe.build_stage(StageId(world.rank().value), at::kCPU, world.group())};
-    runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 3, pipe.schedule_options());
+    runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 3, pipe.pipeline_options());
     const runtime::StepResult result =
         pipeline.eval(world.rank().value == 0 ? value::Args{x} : value::Args{});
     if (world.rank().value == 0) return;
@@ -163,9 +163,9 @@ TEST(PipeWithLoss, StagesRunDetachedFromEachOther) {
   test::Mlp mlp;
   Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{2});
   pipe.forward({torch::randn({2, 6})}).toTensor().sum().backward();
-  for (const auto& [name, tensor] : pipe.get_stage_module(StageId(0))->named_parameters())
+  for (const auto& [name, tensor] : pipe.stage_module(StageId(0))->named_parameters())
     EXPECT_FALSE(tensor.grad().defined()) << name;
-  for (const auto& [name, tensor] : pipe.get_stage_module(StageId(1))->named_parameters())
+  for (const auto& [name, tensor] : pipe.stage_module(StageId(1))->named_parameters())
     EXPECT_TRUE(tensor.grad().defined()) << name;
 }
 
@@ -209,8 +209,8 @@ TEST(PipeSequential, HasOneStagePerLayer) {
   Pipe pipe = pipeline(PipeSequential::from_sequential(layers), {x});
   ASSERT_EQ(pipe.num_stages(), 4);
   EXPECT_TRUE(same_bits(pipe.forward({x}).toTensor(), layers.ptr()->forward(x)));
-  EXPECT_EQ(pipe.get_stage_module(StageId(3))->named_parameters()[0].name, "3.weight");
-  EXPECT_EQ(pipe.get_stage_module(StageId(2))->named_parameters()[0].name, "2.layers.0.weight");
+  EXPECT_EQ(pipe.stage_module(StageId(3))->named_parameters()[0].name, "3.weight");
+  EXPECT_EQ(pipe.stage_module(StageId(2))->named_parameters()[0].name, "2.layers.0.weight");
   EXPECT_EQ(module_paths(pipe.stage_graph(StageId(1))), std::vector<std::string>{"1"});
 }
 

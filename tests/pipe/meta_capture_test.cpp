@@ -79,11 +79,11 @@ TEST(PipeMetaCapture, MatchesGraphOfRealModel) {
   Pipe expected = pipeline(real, {tokens}), pipe = pipeline(sketch, {tokens});
   EXPECT_EQ(to_string(pipe.graph()), to_string(expected.graph()));
   // A rank allocates memory only for its stage, and fills it.
-  const auto stage = pipe.get_stage_module(StageId(1), at::Device(at::kCPU));
+  const auto stage = pipe.stage_module(StageId(1), at::Device(at::kCPU));
   for (const auto& [name, tensor] : stage->named_parameters()) {
     EXPECT_TRUE(tensor.is_cpu() && tensor.requires_grad()) << name;
   }
-  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].tensor.is_meta());
+  EXPECT_TRUE(pipe.stage_module(StageId(0))->named_parameters()[0].tensor.is_meta());
 }
 
 TEST(PipeMetaCapture, ReportsOperatorWithoutMetaKernel) {

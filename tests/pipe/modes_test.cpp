@@ -30,13 +30,13 @@ at::Tensor images() {
 struct TwoStages {
   TwoStages(Pipe& pipe, comm::World& world)
       : rank(world.rank().value),
-        module(pipe.get_stage_module(StageId(rank))),
+        module(pipe.stage_module(StageId(rank))),
         schedule(pipe.build_stage(StageId(rank), at::kCPU, world.group()), "1F1B", 2, options_of(pipe)) {}
 
   static runtime::PipelineOptions options_of(const Pipe& pipe) {
     runtime::PipelineOptions options;
     options.loss = torch::mse_loss;
-    return pipe.schedule_options(options);
+    return pipe.pipeline_options(options);
   }
 
   std::vector<at::Tensor> buffers() const {
@@ -118,12 +118,11 @@ TEST(PipeModes, SwitchForImportedModel) {
 TEST(PipeModes, SwitchForLoadedAndUnloadedStages) {
   test::ConvNet model;
   Pipe pipe = pipeline(model, {images().slice(0, 0, 2)}, {}, Balanced{3});
-  const auto first = pipe.get_stage_module(StageId(0));
+  const auto first = pipe.stage_module(StageId(0));
   pipe.eval();
-  EXPECT_FALSE(pipe.is_training() || first->is_training() ||
-               pipe.get_stage_module(StageId(1))->is_training());
+  EXPECT_FALSE(pipe.is_training() || first->is_training() || pipe.stage_module(StageId(1))->is_training());
   pipe.train();
-  EXPECT_TRUE(pipe.is_training() && first->is_training() && pipe.get_stage_module(StageId(2))->is_training());
+  EXPECT_TRUE(pipe.is_training() && first->is_training() && pipe.stage_module(StageId(2))->is_training());
 }
 
 TEST(PipeStages, HaveOneModuleMovedInPlace) {
@@ -132,11 +131,11 @@ TEST(PipeStages, HaveOneModuleMovedInPlace) {
     return test::Mlp();
   }();
   Pipe pipe = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2});
-  const auto module = pipe.get_stage_module(StageId(1));
+  const auto module = pipe.stage_module(StageId(1));
   const auto parameters = module->named_parameters();
   ASSERT_TRUE(parameters[0].tensor.is_meta());
   module->train(false);
-  EXPECT_EQ(pipe.get_stage_module(StageId(1), at::Device(at::kCPU)), module);
+  EXPECT_EQ(pipe.stage_module(StageId(1), at::Device(at::kCPU)), module);
   EXPECT_FALSE(module->is_training());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     EXPECT_TRUE(parameters[i].tensor.is_cpu());  // a handle obtained before the move
@@ -144,7 +143,7 @@ TEST(PipeStages, HaveOneModuleMovedInPlace) {
     EXPECT_TRUE(module->named_parameters()[i].tensor.is_same(parameters[i].tensor));
     parameters[i].tensor.detach().fill_(0.5);
   }
-  EXPECT_TRUE(pipe.get_stage_module(StageId(0))->named_parameters()[0].tensor.is_meta());
+  EXPECT_TRUE(pipe.stage_module(StageId(0))->named_parameters()[0].tensor.is_meta());
   const at::Tensor y = module->run({torch::ones({2, 6})})[0].toTensor();
   y.sum().backward();
   EXPECT_TRUE(parameters[0].tensor.grad().defined());
@@ -160,7 +159,7 @@ TEST(PipeStages, SuggestDynamicBatchForOtherBatchSize) {
               }),
               suggests_dynamic_batch);
   EXPECT_THAT(test::error_message<ShapeError>([&] {
-                fixed.stage_module(StageId(0))->forward({torch::zeros({3, 6})}, {});
+                fixed.make_stage_module(StageId(0))->forward({torch::zeros({3, 6})}, {});
               }),
               suggests_dynamic_batch);
   Pipe any = pipeline(model, {torch::zeros({2, 6})}, {}, Balanced{2}, {.dynamic_batch = true});
@@ -190,7 +189,7 @@ TEST(PipeStages, AcceptKeywordArgumentsByGivenNames) {
   const at::Tensor x = torch::randn({3, 4}), mask = torch::rand({3, 4});
   Pipe pipe = pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
   EXPECT_TRUE(at::equal(pipe.forward({x}, {{"mask", mask}}).toTensor(), model->forward(x, mask)));
-  EXPECT_EQ(pipe.get_stage_module(StageId(0))->named_parameters()[0].name, "first.weight");
+  EXPECT_EQ(pipe.stage_module(StageId(0))->named_parameters()[0].name, "first.weight");
   EXPECT_THROW(pipeline(model, {x}, {{"mask", mask}}, Balanced{2}), UsageError);
 }
 

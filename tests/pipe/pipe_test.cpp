@@ -47,9 +47,10 @@ TEST(Pipe, ListsModulesOfStageWithoutRecomputedSizes) {
   Pipe pipe(
       graph, [](const std::vector<graph::Slot>&) { return std::vector<at::Tensor>{}; }, before_layer_1);
   EXPECT_THAT(module_paths(pipe.stage_graph(StageId(1))), testing::Contains("layers.0.self_attn"));
-  EXPECT_THAT(pipe.stage_modules(StageId(0)),
+  EXPECT_THAT(pipe.stage_module_paths(StageId(0)),
               testing::ElementsAre("layers", "layers.0", "layers.0.self_attn"));
-  EXPECT_THAT(pipe.stage_modules(StageId(1)), testing::ElementsAre("layers", "layers.1", "layers.1.view"));
+  EXPECT_THAT(pipe.stage_module_paths(StageId(1)),
+              testing::ElementsAre("layers", "layers.1", "layers.1.view"));
 }
 
 TEST(Pipe, MatchesModelForEverySplitSpec) {
@@ -81,7 +82,7 @@ TEST(Pipe, StagesShareModelTensorsAndNames) {
   Pipe pipe = pipeline(mlp, {torch::randn({2, 6})}, {}, Balanced{4});
   std::map<std::string, at::Tensor> held;
   for (int s = 0; s < 4; ++s) {
-    for (const auto& [name, tensor] : pipe.get_stage_module(StageId(s))->named_parameters()) {
+    for (const auto& [name, tensor] : pipe.stage_module(StageId(s))->named_parameters()) {
       EXPECT_TRUE(held.emplace(name, tensor).second) << name;
     }
   }
@@ -100,7 +101,7 @@ TEST(Pipe, MovesConstantDevicesWithStage) {
   const at::Device device(at::kMeta);
   std::vector<IValue> values{torch::randn({2, 4}, device)};
   for (int s = 0; s < 2; ++s) {
-    values = pipe.get_stage_module(StageId(s), device)->run(values);
+    values = pipe.stage_module(StageId(s), device)->run(values);
     for (const IValue& value : values) EXPECT_EQ(value.toTensor().device(), device);
   }
 }
@@ -108,7 +109,7 @@ TEST(Pipe, MovesConstantDevicesWithStage) {
 TEST(Pipe, LoadsOnlyRequestedStage) {
   Pipe pipe = load_pt2(archive("gpt.pt2"));
   ASSERT_EQ(pipe.num_stages(), 2);
-  const auto last = pipe.get_stage_module(StageId(1));
+  const auto last = pipe.stage_module(StageId(1));
   for (const auto& [name, tensor] : last->named_parameters()) {
     EXPECT_THAT(
         name, testing::AnyOf("token.weight", testing::StartsWith("blocks.1."), testing::StartsWith("norm.")));
@@ -136,8 +137,8 @@ TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
   const std::string path = dir / "model.pt2";
   std::ofstream(path, std::ios::binary) << bytes;
   Pipe pipe = load_pt2(path);
-  EXPECT_GT(pipe.get_stage_module(StageId(1))->named_parameters().size(), 0U);
-  EXPECT_THROW(pipe.get_stage_module(StageId(0)), ParseError);
+  EXPECT_GT(pipe.stage_module(StageId(1))->named_parameters().size(), 0U);
+  EXPECT_THROW(pipe.stage_module(StageId(0)), ParseError);
 }
 
 //! The least possible weight of the heaviest stage, by exhaustive search over the split positions.
@@ -196,7 +197,7 @@ TEST(PipeBalance, KeepsWeightWithItsTranspose) {
     Pipe pipe = pipeline_of(forward, model, {x}, {}, Balanced{4, by});
     EXPECT_TRUE(pipe.split().shared.empty());
     for (int s = 0; s < 4; ++s) {
-      const auto held = pipe.get_stage_module(StageId(s))->named_parameters();
+      const auto held = pipe.stage_module(StageId(s))->named_parameters();
       ASSERT_EQ(held.size(), 1U) << s;
       EXPECT_EQ(held[0].name, "w" + std::to_string(s));
       EXPECT_EQ(pipe.split().stages[static_cast<std::size_t>(s)].sources.size(), 1U);

@@ -211,7 +211,7 @@ TEST(PipeTraining, UpdatesBuffersLikeUnsplitModel) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline(
         {pipe.build_stage(StageId(world.rank().value), at::kCPU, world.group())}, "1F1B", 4,
-        pipe.schedule_options(own_loss()));
+        pipe.pipeline_options(own_loss()));
     pipeline.step(world.rank().value == 0 ? value::Args{x} : value::Args{});
   });
   const auto expected = dense->named_buffers(), got = model->named_buffers();
@@ -229,7 +229,7 @@ TEST(PipeTraining, RejectsUnknownKeywordArgument) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const int rank = world.rank().value;
     runtime::PipelineSchedule pipeline({pipe.build_stage(StageId(rank), at::kCPU, world.group())}, "1F1B",
-                                       batch.microbatches, pipe.schedule_options(own_loss()));
+                                       batch.microbatches, pipe.pipeline_options(own_loss()));
     try {
       pipeline.step(rank == 0 ? batch.args : value::Args{}, {}, batch.kwargs);
       ADD_FAILURE() << "nothing was thrown";

@@ -73,6 +73,12 @@ TEST_F(ProjectDev, ShowsReasonOfFailedInstallation) {
   stand_in("apt-get", "echo 'the mirror is gone'; exit 100");
   const Outcome outcome = dev({"build"});
   EXPECT_EQ(outcome.code, 1);
+  // What is being installed is said before the work starts.
+  const auto announced = outcome.err.find("dev: installing 2 Debian packages ");
+  ASSERT_NE(announced, std::string::npos) << outcome.err;
+  EXPECT_THAT(outcome.err.substr(announced, outcome.err.find('\n', announced) - announced),
+              testing::EndsWith(": ninja-build libcli11-dev"));
+  EXPECT_GT(outcome.err.find("the mirror is gone"), announced);
   EXPECT_THAT(outcome.err, HasSubstr("the mirror is gone"));
   EXPECT_THAT(outcome.err, HasSubstr("dev: error: the installation failed"));
 }

@@ -47,7 +47,7 @@ class Dense {
   explicit Dense(const std::string& model)
       : pipe_(pipe::load_pt2(archive(model + ".pt2"),
                              pipe::SplitPolicy([](const graph::Graph&) { return graph::SplitPositions{}; }))),
-        module_(pipe_.stage_module(StageId(0))),
+        module_(pipe_.make_stage_module(StageId(0))),
         language_(model != "mlp") {}
 
   at::Tensor loss(const Tensors& data, const at::Tensor& rows) const {
@@ -369,7 +369,8 @@ TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
   EXPECT_THAT(
       error_of("mlp", data,
                sgd({.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 8, 2)),
-      AllOf(HasSubstr("every forward and its loss are finite, but the data's 'input' contains inf in row 7"),
+      AllOf(HasSubstr(
+                "every forward pass and its loss are finite, but the data's 'input' contains inf in row 7"),
             HasSubstr("part 1 of the batch, replica 1"), HasSubstr("stage 0, microbatch 0")));
   data = clean;
   data["target"] = clean.at("target").clone();

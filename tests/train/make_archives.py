@@ -1,7 +1,8 @@
 """Exports a small language model, generates data for it and for an MLP, and trains both in Python, for archive_test.cpp.
 
-Usage: python3 make_archives.py FOLDER. Writes language.pt2 and mlp.pt2 (dynamic batch), fixed.pt2 (a batch of 4), NAME.safetensors with
-the data, and losses.txt: model, optimizer, step, loss of a Python training loop over full batches.
+Usage: python3 make_archives.py FOLDER. Writes language.pt2 and mlp.pt2 (dynamic batch), fixed.pt2 (a batch of 4), norm.pt2 (an MLP with
+batch norm, from 1 row), uneven.pt2 (parameters and work in different layers), NAME.safetensors with the data, and losses.txt: model,
+optimizer, step, loss of a Python training loop over full batches.
 """
 import json
 import struct
@@ -68,6 +69,19 @@ def mlp():
     return nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 3))
 
 
+class Uneven(nn.Module):
+    """The head has most parameters, the layers before it do most of the work, once per position."""
+
+    def __init__(self):
+        super().__init__()
+        self.spread = nn.Linear(1, 8)
+        self.layers = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+        self.head = nn.Linear(384, 3)
+
+    def forward(self, input):
+        return self.head(self.layers(self.spread(input.repeat(1, 8).unsqueeze(2))).flatten(1))
+
+
 def batches(data, step, size):
     count = len(data["target"])
     rows = torch.arange((step - 1) * size, step * size) % count
@@ -111,6 +125,10 @@ def main():
         save_file(data, f"{folder}/mlp.safetensors")
         save_program(torch.export.export(model, (x[:4],), dynamic_shapes=({0: batch},)), f"{folder}/mlp.pt2")
         train("mlp", model, data, lambda m, b: F.mse_loss(m(b["input"]), b["target"]), out)
+    norm = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    rows = torch.export.Dim("batch", min=1, max=64)
+    save_program(torch.export.export(norm, (x[:4],), dynamic_shapes=({0: rows},)), f"{folder}/norm.pt2")
+    save_program(torch.export.export(Uneven(), (x[:4],), dynamic_shapes=({0: batch},)), f"{folder}/uneven.pt2")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class TimeoutError : public CommError {
   using CommError::CommError;
 };
 
-//! Another rank crashed, threw or was killed.
+//! Another rank crashed, threw or was killed, or left its world while this rank still waited for it.
 class PeerFailed : public CommError {
  public:
   PeerFailed(Rank peer, std::string cause, ErrorContext context = {});

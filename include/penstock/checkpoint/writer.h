@@ -42,7 +42,7 @@ class CheckpointWriter {
 
   //! Collective. Each rank passes its own pieces; a piece that several ranks hold is written once. The pieces
   //! must cover every tensor: otherwise a UsageError on every rank lists the problems. `notes` are taken from
-  //! the first rank of the group. The caller may modify the tensors after the return. Waits for the previous
+  //! the first rank of the group. The caller may modify the tensors after it returns. Waits for the previous
   //! write first and throws its error (StorageError).
   void save(std::int64_t step, const std::vector<Piece>& pieces, const Notes& notes = {});
 

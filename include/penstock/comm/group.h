@@ -25,14 +25,16 @@ namespace penstock::comm {
 enum class ReduceOp { Sum, Avg, Product, Min, Max };
 
 //! A thin handle, like a shared pointer: copies refer to the same group, and `const` protects the handle, not
-//! the group. Ranks in arguments and results are ints: positions in the group, as in c10d. `global_rank`
-//! converts them to world ranks (`Rank`).
+//! the group. An `int` rank in arguments and results is a position in the group (0 to size()-1), as in c10d.
+//! It differs from the world rank (`Rank`, see World::rank) unless the group is the world; `global_rank`
+//! converts it.
 class Group {
  public:
   struct Impl;
 
-  //! The position of this rank in the group.
+  //! The position of this rank in the group. Its world rank is `global_rank(rank())`.
   int rank() const;
+  //! The number of ranks in the group.
   int size() const;
   const std::string& name() const;
   //! Returns the name of the backend: `gloo`, `threads`, `nccl`, …
@@ -40,7 +42,7 @@ class Group {
   //! When a send completes on this group's transport. A Program for the group must have been
   //! validated for this mode.
   schedule::SendMode send_mode() const;
-  //! Returns the world rank of a member.
+  //! Returns the world rank of the member at this position.
   Rank global_rank(int member) const;
 
   //! Splits the group into one group per color. Members are ordered by key, then by their rank in this group.

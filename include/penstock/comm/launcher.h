@@ -45,7 +45,7 @@ struct LaunchOptions {
   bool pass_signals = true;  //!< forward SIGINT, SIGTERM and SIGHUP to the ranks
 
   //! Called with every line of output. If unset, lines go to stdout and stderr of this process as
-  //! `[rank] line`. A line of a progress bar ends with its carriage return. Lines over 1 MiB are split.
+  //! `[rank] line`. A carriage return also ends a line, as progress bars need. Lines over 1 MiB are split.
   std::function<void(Rank rank, OutputStream stream, std::string_view line)> on_line;
   //! Called after the ranks of an attempt have started.
   std::function<void(const std::vector<pid_t>& pids)> on_start;

@@ -29,8 +29,8 @@ class Work {
 
   //! Runs `after` when the operation succeeds, on the thread that calls `wait`, or on the reaper after `done`
   //! or `detach` (on the calling thread if the operation is complete by then). Several functions run in call
-  //! order. Throws UsageError after `done`. Runs `after` at once after `wait` and for a default-constructed
-  //! Work.
+  //! order. After `wait`, and for a default-constructed Work, runs `after` immediately. Throws UsageError
+  //! after `done`.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.

@@ -1,5 +1,5 @@
-// Captures C++ models without Python. The forward runs once while a recorder above autograd in libtorch's
-// dispatcher records every operator call.
+// Captures C++ models without Python. The forward pass runs once while a recorder above autograd in
+// libtorch's dispatcher records every operator call.
 #pragma once
 
 #include <penstock/graph/ir.h>
@@ -37,9 +37,10 @@ Captured capture(const ForwardFunction& forward, const ModelTensors& model, cons
                  const value::Kwargs& kwargs = {});
 
 //! Like `capture`, but the graph accepts any number of rows (dim 0 of every tensor argument with as many rows
-//! as the first). Runs the forward with three different numbers of rows; every size or integer that depends
-//! on the rows becomes an expression in the symbol `batch`. Throws UsageError, naming operator and module, if
-//! the dependence is not linear (a multiple of `batch` plus a constant) or if different operators run.
+//! as the first). Runs the forward pass with three different numbers of rows; every size or integer that
+//! depends on the rows becomes an expression in the symbol `batch`. Throws UsageError, naming operator and
+//! module, if the dependence is not linear (a multiple of `batch` plus a constant) or if different operators
+//! run.
 Captured capture_dynamic(const ForwardFunction& forward, const ModelTensors& model, const value::Args& args,
                          const value::Kwargs& kwargs = {});
 

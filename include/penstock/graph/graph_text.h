@@ -10,7 +10,7 @@ namespace penstock::graph {
 
 //! The complete graph, one line per node.
 std::string to_string(const Graph& graph);
-//! The line of one node.
+//! The line of text for one node.
 std::string to_string(const Graph& graph, const Node& node);
 
 //! The inverse of `to_string`. The text does not contain the tensors of slots. Throws ParseError with line

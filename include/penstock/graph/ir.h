@@ -113,7 +113,7 @@ std::string_view to_string(ScalarOp op);
 //! Parses a name of `to_string`; nullopt if it is unknown.
 std::optional<ScalarOp> try_parse_scalar_op(std::string_view name);
 
-//! Whether a node runs with gradients: as its caller, always or never.
+//! Whether a node runs with gradients enabled: as in its caller, always, or never.
 enum class GradFlag : std::uint8_t { Inherit, On, Off };
 
 //! An autocast region. `region` distinguishes consecutive regions, because each has its own cache.
@@ -209,8 +209,6 @@ struct Graph {
 
 //! Returns the operator with this name (`aten::add.Tensor`), or null. The handle lives until process exit.
 const c10::OperatorHandle* find_operator(const std::string& name);
-//! Returns a copy of the handle that lives until process exit.
-const c10::OperatorHandle* intern_operator(const c10::OperatorHandle& op);
 
 //! Calls `visit(id)` for every value that the argument reads.
 template <class Visit>

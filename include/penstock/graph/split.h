@@ -34,7 +34,8 @@ struct StageGraph {
   std::vector<int> slots;            //!< for each slot of `graph`, its index in the unsplit graph
 };
 
-//! A tensor of which several stages hold a copy. The gradients of a parameter must be summed over them.
+//! A tensor that several stages hold a copy of. If it is a parameter, its gradients must be summed over these
+//! stages.
 struct SharedSlot {
   std::vector<std::string> names;
   std::vector<StageId> stages;
@@ -66,7 +67,7 @@ struct MultiUseParameterSpec {
 //! The node indices at which stages 1, 2, … start, ascending. Stage 0 starts at node 0. No stage is empty.
 using SplitPositions = std::vector<std::size_t>;
 
-//! Splits the graph before each of the nodes `positions`. Earlier stages send outputs of the graph to the
+//! Splits the graph before each node in `positions`. Earlier stages send outputs of the graph to the
 //! last stage. Sizes and `recomputed_values` are recomputed by the stages that need them instead of being
 //! sent. Throws UsageError, naming operator and module, if a stage writes memory that an earlier stage
 //! produced or that another stage reads.

@@ -85,7 +85,7 @@ class GptImpl : public torch::nn::Module {
 
   //! Maps tokens (or the hidden state of the previous part) to logits (or the hidden state).
   at::Tensor forward(const at::Tensor& x);
-  //! Runs the forward for tokens that follow those in the cache.
+  //! Runs the forward pass for tokens that follow those in the cache.
   at::Tensor forward(const at::Tensor& x, KeyValueCache& cache);
 
   const GptOptions& options() const { return options_; }

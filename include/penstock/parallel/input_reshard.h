@@ -1,4 +1,4 @@
-// Stores replicated activations as shards between forward and backward.
+// Stores replicated activations as shards between the forward and the backward pass.
 #pragma once
 
 #include <penstock/tensor/mesh.h>
@@ -10,7 +10,7 @@
 namespace penstock::parallel {
 
 //! During its lifetime, distributed tensors that operators on this thread save for backward and that are
-//! replicated on the one-axis mesh are stored sharded along `dim`; parameters are excluded. The backward
+//! replicated on the one-axis mesh are stored sharded along `dim`; parameters are excluded. The backward pass
 //! gathers them again. This divides their memory by the number of ranks, at the cost of one all-gather per
 //! tensor. Scopes nest; the innermost one applies.
 class InputReshard {

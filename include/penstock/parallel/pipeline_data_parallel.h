@@ -50,9 +50,8 @@ class ShardedStages final : public runtime::DataParallel {
   //! Shards the module, which must already be on its device. All ranks of the group must add the same stages
   //! in the same order.
   std::shared_ptr<runtime::StageModule> add(StageId stage, std::shared_ptr<runtime::StageModule> module);
-  template <class Module>
-  requires(!std::is_convertible_v<Module, std::shared_ptr<runtime::StageModule>>)
-      std::shared_ptr<runtime::StageModule> add(StageId stage, const Module& module) {
+  template <runtime::UnwrappedModule Module>
+  std::shared_ptr<runtime::StageModule> add(StageId stage, const Module& module) {
     return add(stage, runtime::make_stage_module(module));
   }
 

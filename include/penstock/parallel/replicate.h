@@ -1,6 +1,6 @@
 // Replicated data parallelism: every rank of a group holds the complete model and processes part of the
-// batch. Gradients are averaged while the backward runs. Works with any libtorch training loop and needs no
-// other part of Penstock.
+// batch. Gradients are averaged while the backward pass runs. Works with any libtorch training loop and needs
+// no other part of Penstock.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -24,18 +24,18 @@ struct ReplicateOptions {
   std::int64_t first_bucket_bytes = 1 << 20;
   //! Reduce in this type (bfloat16 or half). Gradients keep the type of their parameters.
   std::optional<at::ScalarType> communicate_as{};
-  //! Broadcast the buffers of the group's first rank before each forward of DistributedDataParallel.
+  //! Broadcast the buffers of the group's first rank before each forward pass of DistributedDataParallel.
   bool broadcast_buffers = true;
-  //! Let DistributedDataParallel find unused parameters before the backward, so that they do not delay the
-  //! reduction of others. Parameters without a gradient are allowed in any case.
+  //! Let DistributedDataParallel find unused parameters before the backward pass, so that they do not delay
+  //! the reduction of others. Parameters without a gradient are allowed in any case.
   bool find_unused = false;
   //! Start from the parameters and buffers of the group's first rank.
   bool broadcast_parameters = true;
 };
 
-//! Averages the gradients of a set of parameters during its lifetime. After each backward, every `.grad` is
-//! the mean over the group; it stays undefined if no rank has a gradient. Gradients are views of the buckets:
-//! the next backward overwrites a gradient tensor that the program keeps.
+//! Averages the gradients of a set of parameters during its lifetime. After each backward pass, every `.grad`
+//! is the mean over the group; it stays undefined if no rank has a gradient. Gradients are views of the
+//! buckets: the next backward pass overwrites a gradient tensor that the program keeps.
 class [[nodiscard]] Replica {
  public:
   class Impl;
@@ -68,15 +68,16 @@ class [[nodiscard]] Replica {
 
   //! Copies the buffers of the group's first rank to all ranks.
   void broadcast_buffers();
-  //! Marks the parameters that the backward of `outputs` will not reach. Call it before that backward.
+  //! Marks the parameters that the backward pass of `outputs` will not reach. Call it before that backward
+  //! pass.
   void find_unused(const std::vector<at::Tensor>& outputs);
 
   //! Like `no_sync`, but without a scope.
   void set_sync(bool sync);
 
   // Manual control, for callers that know when the last gradient is accumulated (pipelines).
-  //! Call it before the backward that accumulates the last gradients, with `set_sync(false)`: buckets are
-  //! reduced as they fill. Finish with `reduce`. Every rank of the group must call both.
+  //! Call it before the backward pass that accumulates the last gradients, with `set_sync(false)`: buckets
+  //! are reduced as they fill. Finish with `reduce`. Every rank of the group must call both.
   void begin_reduction();
   //! Reduces the remaining buckets, and waits.
   void reduce();
@@ -100,10 +101,9 @@ Replica replicate(const torch::nn::Module& module, const comm::Group& group, Rep
 Replica replicate(const runtime::StageModule& module, const comm::Group& group,
                   ReplicateOptions options = {});
 
-template <class Module>
-requires std::is_base_of_v<torch::nn::Module, Module> Replica replicate(const std::shared_ptr<Module>& module,
-                                                                        const comm::Group& group,
-                                                                        ReplicateOptions options = {}) {
+template <runtime::TorchModule Module>
+Replica replicate(const std::shared_ptr<Module>& module, const comm::Group& group,
+                  ReplicateOptions options = {}) {
   return replicate(static_cast<const torch::nn::Module&>(*module), group, std::move(options));
 }
 

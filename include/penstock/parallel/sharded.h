@@ -20,8 +20,8 @@ namespace penstock::parallel {
 
 //! Options of sharded data parallelism.
 struct ShardOptions {
-  //! Free a unit's parameters after its forward and gather them again for its backward. The last unit keeps
-  //! its parameters.
+  //! Free a unit's parameters after its forward pass and gather them again for its backward pass. The last
+  //! unit keeps its parameters.
   bool reshard_after_forward = true;
   //! How many units are gathered ahead of the one that computes. 0 needs the least memory; the reduction of a
   //! unit then completes before the next unit's backward starts.

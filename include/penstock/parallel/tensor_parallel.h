@@ -1,5 +1,5 @@
 // Tensor parallelism: a plan says how the parameters of modules are sharded over one mesh axis. The forward
-// does not change: operators on sharded parameters communicate as needed (docs/adr/0009).
+// pass does not change: operators on sharded parameters communicate as needed (docs/adr/0009).
 #pragma once
 
 #include <penstock/tensor/dtensor.h>

@@ -76,18 +76,18 @@ class Pipe {
   const graph::Graph& stage_graph(StageId stage) const;
   //! The paths of the modules that ran the stage's operators, with their parents, in order of first
   //! appearance. Excludes sizes and constants that the stage recomputes.
-  std::vector<std::string> stage_modules(StageId stage) const;
+  std::vector<std::string> stage_module_paths(StageId stage) const;
   //! The graphs of all stages and the sources of their inputs.
   const graph::SplitGraph& split() const { return split_; }
   const PipeOptions& options() const { return options_; }
   //! The nodes before which the graph is split.
   const graph::SplitPositions& split_positions() const { return split_positions_; }
 
-  //! Returns the stage with its tensors. The first call loads it; later calls return the same object, which
-  //! `stage_module` and `build_stage` also run. With a device, moves it there. Parameters keep the names they
-  //! have in the model.
-  std::shared_ptr<graph::GraphModule> get_stage_module(StageId stage,
-                                                       std::optional<at::Device> device = std::nullopt);
+  //! The module of the stage, with its tensors. The first call loads them; later calls return the same
+  //! object, which the results of `make_stage_module` and `build_stage` run. With a device, moves it there.
+  //! Parameters keep the names they have in the model.
+  std::shared_ptr<graph::GraphModule> stage_module(StageId stage,
+                                                   std::optional<at::Device> device = std::nullopt);
 
   //! Switches all stages, including those loaded later, to training mode (as recorded) or evaluation mode
   //! (see GraphModule::train).
@@ -95,19 +95,20 @@ class Pipe {
   void eval() { train(false); }
   bool is_training() const { return training_; }
 
-  //! Returns the stage for the runtime. Its arguments are the outputs of the previous stage, or for the first
-  //! stage the positional arguments of the model. Each stage takes the keyword arguments that it reads.
-  std::shared_ptr<runtime::StageModule> stage_module(StageId stage);
+  //! Wraps the module of the stage for the runtime. Its arguments are the outputs of the previous stage or,
+  //! for the first stage, the positional arguments of the model. Each stage takes the keyword arguments that
+  //! it reads.
+  std::shared_ptr<runtime::StageModule> make_stage_module(StageId stage);
   //! The same as a stage of a pipeline whose ranks are those of `group`.
   runtime::PipelineStage build_stage(StageId stage, at::Device device, const comm::Group& group,
                                      runtime::StageOptions options = {});
 
-  //! What the pipeline needs to know about the split: skip values, tied parameters, and the loss if the model
+  //! What the runtime needs to know about the split: skip values, tied parameters, and the loss if the model
   //! computes it; `step` then takes no target. Outputs are concatenated along the dim that grows with the
   //! batch; scalar outputs become a tensor with one element per microbatch.
   std::vector<runtime::SkipValue> skips() const;
   std::vector<runtime::SharedParameter> shared() const;
-  runtime::PipelineOptions schedule_options(runtime::PipelineOptions options = {}) const;
+  runtime::PipelineOptions pipeline_options(runtime::PipelineOptions options = {}) const;
 
   //! Runs all stages in this process, each with its own autograd graph, to check a split.
   c10::IValue forward(const value::Args& args, const value::Kwargs& kwargs = {});
@@ -145,19 +146,16 @@ Pipe pipeline_of(const graph::ForwardFunction& forward, const graph::ModelTensor
                  const value::Args& example_args, const value::Kwargs& example_kwargs = {},
                  const SplitSpec& spec = AtMarks{}, PipeOptions options = {});
 
-//! Captures and splits a stage module, for example `make_stage_module(module, {"x", "mask"})`, whose forward
-//! takes keyword arguments with these names.
+//! Captures and splits a stage module, for example `make_stage_module(module, {"x", "mask"})`, whose
+//! `forward` takes keyword arguments with these names.
 Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::Args& example_args,
               const value::Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
               PipeOptions options = {});
 
-//! Captures and splits a torch::nn module. Its forward may take any number of arguments, or `(const Args&,
-//! const Kwargs&)` to receive keyword arguments; a template or overloaded forward takes one tensor. The
+//! Captures and splits a torch::nn module. Its `forward` may take any number of arguments, or `(const Args&,
+//! const Kwargs&)` to receive keyword arguments; a template or overloaded `forward` takes one tensor. The
 //! default of `options.loss_output` is the static member `loss_output` of the module's class, if it has one.
-template <class Module>
-requires requires(Module& module) {
-  module.named_parameters();
-}
+template <runtime::TorchModule Module>
 Pipe pipeline(const std::shared_ptr<Module>& module, const value::Args& example_args,
               const value::Kwargs& example_kwargs = {}, const SplitSpec& spec = AtMarks{},
               PipeOptions options = {}) {

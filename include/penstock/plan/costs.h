@@ -42,7 +42,7 @@ struct StageCosts {
   double total_time() const { return forward * (recompute ? 2 : 1) + full_backward(); }
   //! Bytes in use during the entire step.
   std::uint64_t resident_bytes() const { return parameter_bytes + gradient_bytes + optimizer_bytes; }
-  //! Bytes in use per microbatch between its F and its backward.
+  //! Bytes in use per microbatch between its F and its backward pass.
   std::uint64_t in_flight_bytes() const { return recompute ? input_bytes : activation_bytes + weight_bytes; }
 
   friend bool operator==(const StageCosts&, const StageCosts&) = default;

@@ -9,7 +9,7 @@
 
 namespace penstock::runtime {
 
-//! Whether a backward accumulates the last gradients of a step, which can then be reduced.
+//! Whether a backward pass accumulates the last gradients of a step, which can then be reduced.
 enum class GradientSync {
   Accumulate,  //!< only accumulates: more gradients follow (`no_sync`)
   Reduce,      //!< the last backward of the step for this stage
@@ -26,7 +26,7 @@ class DataParallel {
   virtual void reshard(StageId stage) = 0;
   //! Called before each computation of the stage: waits until `unshard` has completed.
   virtual void before_compute(StageId stage) { (void)stage; }
-  //! Called before a backward that accumulates weight gradients of the stage (B or W).
+  //! Called before a backward pass that accumulates weight gradients of the stage (B or W).
   virtual void before_backward(StageId stage, GradientSync sync) = 0;
   //! REDUCE_GRAD: all gradients of this step are accumulated; reduces them over the replicas.
   virtual void reduce_grad(StageId stage) = 0;

@@ -1,4 +1,4 @@
-// A linear layer for the split backward. The engine splits an ordinary linear layer by running its node
+// A linear layer for the split backward pass. The engine splits an ordinary linear layer by running its node
 // twice. This one runs once and queues its weight matmul itself, so that splitting small layers costs nothing
 // extra.
 #pragma once

@@ -1,5 +1,5 @@
 // Combines the losses of the microbatches into the loss of the batch. This determines the gradient with which
-// the backward of each microbatch starts.
+// the backward pass of each microbatch starts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,9 +31,9 @@ class LossReduction {
   static LossReduction mean_over_valid_labels(std::int64_t ignored = -100);
 
   //! Returns the factor of each microbatch's loss in the batch loss. It is also the gradient with which the
-  //! backward of that loss starts. `targets` may be empty unless the reduction is weighted. Rows or weights
-  //! are divided by `denominator`, by default their sum; all factors are 0 if it is 0. Throws UsageError if
-  //! the counts differ, or if a weight or the denominator is negative or not finite.
+  //! backward pass of that loss starts. `targets` may be empty unless the reduction is weighted. Rows or
+  //! weights are divided by `denominator`, by default their sum; all factors are 0 if it is 0. Throws
+  //! UsageError if the counts differ, or if a weight or the denominator is negative or not finite.
   std::vector<double> initial_gradients(const std::vector<std::int64_t>& rows,
                                         const std::vector<c10::IValue>& targets,
                                         std::optional<double> denominator = std::nullopt) const;

@@ -11,6 +11,10 @@
 #include <utility>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace penstock::runtime {
 
 namespace detail {
@@ -62,6 +66,10 @@ auto hooked_forward(CallHooks& hooks, Module& module, std::index_sequence<I...> 
 }
 
 }  // namespace detail
+
+//! A class that derives from torch::nn::Module.
+template <class Type>
+concept TorchModule = std::is_base_of_v<torch::nn::Module, Type>;
 
 //! The holders that TORCH_MODULE defines, such as torch::nn::Linear.
 template <class Type>

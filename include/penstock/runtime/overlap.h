@@ -5,7 +5,7 @@
 
 namespace penstock::runtime {
 
-//! Runs the forward and the backward of an overlap concurrently on CPU: the module's forward on a second
+//! Runs the forward and the backward pass of an overlap concurrently on CPU: the module's forward on a second
 //! thread, everything else on the rank thread. By default they run one after the other.
 //!   options.custom[ActionKind::Overlap] = overlap_on_threads();
 //! This pays off if a rank leaves cores idle (docs/thread-model.md). The module must support a forward pass

@@ -26,6 +26,13 @@
 
 namespace penstock::runtime {
 
+namespace detail {
+
+template <class Type, class Other>
+concept OtherThan = !std::is_same_v<std::decay_t<Type>, Other>;
+
+}  // namespace detail
+
 //! Computes the loss of one microbatch from the output of the last stage and the target. Constructible from
 //! any function of
 //!   - two tensors: a lambda, or a module such as `torch::nn::MSELoss()`;
@@ -35,8 +42,8 @@ class LossFunction {
  public:
   LossFunction() = default;
   LossFunction(std::nullptr_t) {}  // NOLINT: functions are meant to convert
-  template <class Function>
-  requires(!std::is_same_v<std::decay_t<Function>, LossFunction>) LossFunction(Function function) {  // NOLINT
+  template <detail::OtherThan<LossFunction> Function>
+  LossFunction(Function function) {  // NOLINT: functions are meant to convert
     using at::Tensor;
     using c10::IValue;
     if constexpr (std::is_constructible_v<Function, std::nullptr_t> && requires { function == nullptr; }) {
@@ -82,10 +89,13 @@ class LossFunction {
   std::function<at::Tensor(const c10::IValue&, const c10::IValue&, const value::Kwargs&)> function_;
 };
 
-//! Makes a loss from a function of two tensors, including one with `auto` parameters.
+//! A function of two tensors, output and target, that returns the loss.
 template <class Function>
-requires std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&, const at::Tensor&> LossFunction
-tensor_loss(Function function) {
+concept TensorLoss = std::is_invocable_r_v<at::Tensor, Function&, const at::Tensor&, const at::Tensor&>;
+
+//! Makes a loss from a function of two tensors, including one with `auto` parameters.
+template <TensorLoss Function>
+LossFunction tensor_loss(Function function) {
   return [function](const c10::IValue& output, const c10::IValue& target, const value::Kwargs&) mutable {
     return function(output.toTensor(), target.toTensor());
   };
@@ -132,14 +142,11 @@ class ActionFunction {
   //! Runs the default implementation of the action. A second call is an error.
   using DefaultAction = std::function<void()>;
 
-  template <class Function>
-  requires std::is_invocable_v<Function, const schedule::Action&, const DefaultAction&, const StepView&>
+  template <std::invocable<const schedule::Action&, const DefaultAction&, const StepView&> Function>
   ActionFunction(Function function)  // NOLINT: functions are meant to convert
       : function_(std::move(function)) {}
-  template <class Function>
-  // NOLINTNEXTLINE
-  requires std::is_invocable_v<Function, const schedule::Action&, const DefaultAction&> ActionFunction(
-      Function function)
+  template <std::invocable<const schedule::Action&, const DefaultAction&> Function>
+  ActionFunction(Function function)  // NOLINT: functions are meant to convert
       : function_([function](const schedule::Action& action, const DefaultAction& run_default,
                              const StepView&) mutable { function(action, run_default); }) {}
   ActionFunction() = default;
@@ -156,7 +163,7 @@ class ActionFunction {
 //! Options of a pipeline. They must agree on all ranks, except where noted.
 struct PipelineOptions {
   //! Set it on the rank of the last stage. Without a loss, a schedule can run `eval`, and `step` only if it
-  //! has no backward (ForwardOnly).
+  //! has no backward pass (ForwardOnly).
   LossFunction loss{};
   //! If false, the model computes its loss itself and `loss` only extracts it from the output; there is no
   //! target.
@@ -185,7 +192,7 @@ struct PipelineOptions {
   schedule::LowerOptions lowering{};
 };
 
-//! The stages of this rank and a program. `step` trains on one batch, `eval` runs one batch forward.
+//! The stages of this rank and a program. `step` trains on one batch, `eval` only runs its forward pass.
 class PipelineSchedule {
  public:
   //! Builds a built-in schedule by name or kind. Collective: every rank of the stages' group must construct
@@ -219,12 +226,13 @@ class PipelineSchedule {
   PipelineSchedule& operator=(PipelineSchedule&&) noexcept;
   ~PipelineSchedule();
 
-  //! Runs one batch forward and backward and accumulates the gradients in `.grad`. If it throws, the other
-  //! ranks raise PeerFailed with the cause; ranks that had already finished raise it in their next call.
-  //! Changes to gradients and buffers remain. The pipeline is then unusable: rebuild the world and construct
-  //! a new one.
+  //! Runs the forward and backward pass of one batch and accumulates the gradients in `.grad`. If it throws,
+  //! the other ranks raise PeerFailed with the cause; ranks that had already finished raise it in their next
+  //! call. Changes to gradients and buffers remain. The pipeline is then unusable: rebuild the world and
+  //! construct a new one.
   //!
-  //! Modules keep their current mode. UsageError on every rank if the schedule has a backward but no loss.
+  //! Modules keep their current mode. UsageError on every rank if the schedule has a backward pass but no
+  //! loss.
   StepResult step(const StepInput& input);
   template <
       std::same_as<value::Args> Positional = value::Args>  // a template, so that `step({})` selects StepInput
@@ -237,9 +245,9 @@ class PipelineSchedule {
     return step_microbatches(input);
   }
 
-  //! Runs one batch forward only, without gradients and in evaluation mode, then restores the mode of every
-  //! module and submodule. Losses are computed if there is a target. A rank without inputs passes `{}`. (To
-  //! only set the mode, call `train(false)`.)
+  //! Runs only the forward pass of one batch, without gradients and in evaluation mode, then restores the
+  //! mode of every module and submodule. Losses are computed if there is a target. A rank without inputs
+  //! passes `{}`. (To only set the mode, call `train(false)`.)
   StepResult eval(const StepInput& input);
   template <std::same_as<value::Args> Positional = value::Args>
   StepResult eval(Positional args, c10::IValue target = {}, value::Kwargs kwargs = {}) {

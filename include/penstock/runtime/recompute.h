@@ -1,6 +1,6 @@
-// Activation recomputation: keeps only the inputs of a function and runs its forward again before its
-// backward. This saves memory and costs time. It works with the split backward: the function runs again in
-// the input half, its own backward is split, and its weight half is queued with the others.
+// Activation recomputation: keeps only the inputs of a function and runs it again before its backward
+// pass. This saves memory and costs time. It works with the split backward pass: the function runs again in
+// the input half, its own backward pass is split, and its weight half is queued with the others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +24,9 @@ struct RecomputeOptions {
 //! A function of tensors, for `recompute`.
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-//! Returns `forward(inputs)` and keeps only the inputs for its backward. `forward` must be deterministic: a
-//! second call must return the same result. Parameters that it uses get their gradients as usual. All
-//! floating-point outputs are treated as differentiable. In no-grad mode this is a plain call.
+//! Returns `forward(inputs)` and keeps only the inputs for the backward pass. `forward` must be
+//! deterministic: a second call must return the same result. Parameters that it uses get their gradients as
+//! usual. All floating-point outputs are treated as differentiable. In no-grad mode this is a plain call.
 std::vector<at::Tensor> recompute(const TensorFunction& forward, const std::vector<at::Tensor>& inputs,
                                   const RecomputeOptions& options = {});
 

@@ -26,7 +26,7 @@ struct StageOptions {
   //! For modules that compute their weight gradients themselves (`dw_builder` in `torch.distributed`): called
   //! after each I, returns the function that the W of the same microbatch runs.
   std::function<std::function<void()>()> weight_work;
-  //! Keep only the inputs of each microbatch and run its forward again before its backward.
+  //! Keep only the inputs of each microbatch and run its forward pass again before its backward pass.
   bool recompute = false;
   //! The mesh on which received distributed values are rebuilt. Needed only if the stage has no distributed
   //! parameters on such a mesh.
@@ -41,10 +41,9 @@ class PipelineStage {
                 comm::Group group, StageOptions options = {});
 
   //! Overload for a torch::nn module, given as a shared_ptr or a holder.
-  template <class Module>
-  requires(!std::is_convertible_v<Module, std::shared_ptr<StageModule>>)
-      PipelineStage(const Module& module, StageId stage, int num_stages, at::Device device, comm::Group group,
-                    StageOptions options = {})
+  template <UnwrappedModule Module>
+  PipelineStage(const Module& module, StageId stage, int num_stages, at::Device device, comm::Group group,
+                StageOptions options = {})
       : PipelineStage(make_stage_module(module), stage, num_stages, device, std::move(group),
                       std::move(options)) {}
 

@@ -28,16 +28,26 @@ class DeviceMesh;
 
 namespace penstock::runtime {
 
-//! The result of a forward: the output (the arguments of the next stage, one per item if it is a tuple, or
-//! the output of the pipeline) and the values that later stages take by name (see SkipValue).
+struct StageResult;
+
+namespace detail {
+
+//! A value that a forward function may return instead of a StageResult.
+template <class Type>
+concept OutputValue =
+    std::is_constructible_v<c10::IValue, Type> && !std::is_same_v<std::decay_t<Type>, StageResult>;
+
+}  // namespace detail
+
+//! The result of a forward pass: the output (the arguments of the next stage, one per item if it is a tuple,
+//! or the output of the pipeline) and the values that later stages take by name (see SkipValue).
 struct StageResult {
   c10::IValue output;
   value::Kwargs skips;
 
   StageResult() = default;
-  template <class T>
-  requires(std::is_constructible_v<c10::IValue, T> && !std::is_same_v<std::decay_t<T>, StageResult>)
-      StageResult(T&& value)  // NOLINT: plain values convert implicitly
+  template <detail::OutputValue T>
+  StageResult(T&& value)  // NOLINT: plain values convert implicitly
       : output(std::forward<T>(value)) {}
   StageResult(c10::IValue value, value::Kwargs named) : output(std::move(value)), skips(std::move(named)) {}
 };
@@ -68,7 +78,7 @@ class StageModule {
   virtual std::vector<tensor::DeviceMesh> meshes() const;
 };
 
-//! The forward of a stage.
+//! The forward function of a stage.
 using StageFunction = std::function<StageResult(const value::Args& args, const value::Kwargs& kwargs)>;
 
 //! Makes a stage module from a function. Its parameters and its mode are those of `owner` (none if null). It
@@ -88,9 +98,9 @@ const char* keywords_hint();
 //! Throws UsageError if `kwargs` is not empty.
 void check_no_keywords(const value::Kwargs& kwargs);
 
-//! Returns the arguments of a forward in the order of its parameters: first the positional ones, then those
-//! given by name. A missing argument is None if it is `optional`. Throws UsageError if an argument is
-//! missing, given twice or unknown.
+//! Returns the arguments of a forward function in the order of its parameters: first the positional ones,
+//! then those given by name. A missing argument is None if it is `optional`. Throws UsageError if an argument
+//! is missing, given twice or unknown.
 value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwargs,
                               const std::vector<std::string>& names, const std::vector<bool>& optional);
 //! Throws UsageError unless there is exactly one distinct name per parameter.
@@ -135,15 +145,20 @@ StageFunction bind(std::shared_ptr<Module> module, Result (Owner::*forward)(Para
   return bind_forward<Parameters...>(std::move(module), forward, std::move(names));
 }
 
+//! A torch::nn module whose `forward` is neither a template nor overloaded.
+template <class Type>
+concept ModuleWithOneForward = TorchModule<Type> && requires {
+  &Type::forward;
+};
+
 }  // namespace detail
 
 //! Makes a stage module from a torch::nn module. A `forward(const Args&, const Kwargs&)` gets the arguments
 //! of the stage unchanged; any other `forward` gets them one by one. A `forward` that is a template or
 //! overloaded (as in Sequential) gets one tensor, unless the module declares `static constexpr bool
 //! takes_args_and_kwargs = true` because one of the overloads is `forward(const Args&, const Kwargs&)`.
-template <class Module>
-requires std::is_base_of_v<torch::nn::Module, Module> std::shared_ptr<StageModule> make_stage_module(
-    std::shared_ptr<Module> module) {
+template <TorchModule Module>
+std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<Module> module) {
   const std::shared_ptr<torch::nn::Module> owner = module;
   constexpr bool declared = requires {
     requires Module::takes_args_and_kwargs;
@@ -167,14 +182,12 @@ requires std::is_base_of_v<torch::nn::Module, Module> std::shared_ptr<StageModul
   }
 }
 
-//! Makes a stage module that takes keyword arguments: `parameters` lists the parameter names of its forward
+//! Makes a stage module that takes keyword arguments: `parameters` lists the parameter names of its `forward`
 //! in order. Positional arguments fill the first parameters, keyword arguments the others by name. A
 //! std::optional parameter without an argument is empty.
-template <class Module>
-requires(std::is_base_of_v<torch::nn::Module, Module>&& requires {
-  &Module::forward;
-}) std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<Module> module,
-                                                  const std::vector<std::string>& parameters) {
+template <detail::ModuleWithOneForward Module>
+std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<Module> module,
+                                               const std::vector<std::string>& parameters) {
   const std::shared_ptr<torch::nn::Module> owner = module;
   return make_stage_module(owner, detail::bind(module, &Module::forward, parameters),
                            std::set<std::string>(parameters.begin(), parameters.end()));
@@ -190,5 +203,9 @@ std::shared_ptr<StageModule> make_stage_module(const Holder& holder,
                                                const std::vector<std::string>& parameters) {
   return make_stage_module(holder.ptr(), parameters);
 }
+
+//! A module that is not a StageModule yet: a shared_ptr to a torch::nn module, or a holder.
+template <class Type>
+concept UnwrappedModule = !std::is_convertible_v<Type, std::shared_ptr<StageModule>>;
 
 }  // namespace penstock::runtime

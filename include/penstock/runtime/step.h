@@ -18,8 +18,8 @@ namespace penstock::runtime {
 //! rank of the last stage needs `target`. All values given are split into microbatches.
 //!
 //! Tensors that require a gradient are treated the same whether they are positional or keyword arguments. A
-//! step with a backward adds the gradient of the batch loss to the `.grad` of leaves. For non-leaf tensors it
-//! runs the backward of the operations that produced them, once, at the end of the step.
+//! step with a backward pass adds the gradient of the batch loss to the `.grad` of leaves. For non-leaf
+//! tensors it runs the backward pass of the operations that produced them, once, at the end of the step.
 struct StepInput {
   value::Args args{};           //!< arguments of the first stage
   value::Kwargs kwargs{};       //!< for every stage that takes them; ignored on ranks without such a stage

@@ -19,7 +19,7 @@ enum class ActionKind : std::uint8_t {
   Backward,        //!< B: input and weight gradients together
   BackwardInput,   //!< I
   BackwardWeight,  //!< W
-  Overlap,         //!< OVERLAP_F_B: a forward and a backward that run concurrently
+  Overlap,         //!< OVERLAP_F_B: a forward and a backward pass that run concurrently
   SendForward,     //!< SEND_F: sends an output of the stage to a later stage
   RecvForward,     //!< RECV_F: receives an input of the stage from an earlier stage
   SendBackward,    //!< SEND_B: sends the gradient of an input to the stage that produced the input
@@ -92,14 +92,14 @@ class Action {
   }
 
   constexpr ActionKind kind() const { return kind_; }
-  //! The stage that the action runs on; for an overlap, the stage of its forward.
+  //! The stage that the action runs on; for an overlap, the stage of its forward pass.
   constexpr StageId stage() const { return StageId(stage_); }
-  //! Only for computations and transfers; for an overlap, the microbatch of its forward.
+  //! Only for computations and transfers; for an overlap, the microbatch of its forward pass.
   constexpr MicrobatchId microbatch() const { return MicrobatchId(microbatch_); }
   //! Only for transfers: the stage at the other end.
   constexpr StageId peer() const { return StageId(other_stage_); }
 
-  //! Only for overlaps: the forward and the backward.
+  //! Only for overlaps: the forward and the backward pass.
   constexpr Action forward_part() const { return forward(stage(), microbatch()); }
   constexpr Action backward_part() const {
     return Action(second_kind_, StageId(other_stage_), MicrobatchId(other_microbatch_));
@@ -140,7 +140,7 @@ class Action {
 };
 static_assert(sizeof(Action) == 16);
 
-//! Calls `visit` on the forward and the backward of an overlap, or on any other action itself.
+//! Calls `visit` on the forward and the backward pass of an overlap, or on any other action itself.
 template <class Visit>
 constexpr void for_each_part(const Action& action, Visit&& visit) {
   if (action.kind() != ActionKind::Overlap) {
@@ -154,8 +154,6 @@ constexpr void for_each_part(const Action& action, Visit&& visit) {
 //! The notation of torch.distributed: `2F0`, `1SEND_B3`, `4UNSHARD`, `(0F4;7B2)OVERLAP_F_B`; empty for an
 //! idle slot. A transfer with a stage that is not adjacent names that stage: `1SEND_F3>4`, `4RECV_F3<1`.
 std::string to_string(const Action& action);
-//! Appends `to_string(action)` to `text`.
-void append_text(std::string& text, const Action& action);
 
 //! Why a text is not a valid action, and at which column (counted from 1).
 struct ActionProblem {

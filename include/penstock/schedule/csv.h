@@ -22,7 +22,7 @@ void write_csv(std::ostream& out, const Draft& draft);
 std::string to_csv(const Schedule& schedule);
 std::string to_csv(const Draft& draft);
 
-//! What a schedule file does not contain.
+//! Information that a schedule file does not contain.
 struct CsvOptions {
   std::optional<int> microbatches;  //!< default: one more than the highest microbatch in the file
   std::vector<StageEdge> skips;     //!< in addition to those implied by the file's transfers

@@ -30,7 +30,8 @@ struct Verdict {
   //! Problems per send mode, such as the cycle of a deadlock; empty if the lists run to completion, nullopt
   //! if the mode was not checked (ValidateOptions::send_mode).
   std::array<std::optional<Diagnostics>, kSendModes.size()> by_mode;
-  //! Per stage: the maximum number of microbatches whose forward is done and whose backward (B or W) is not.
+  //! Per stage: the maximum number of microbatches whose forward pass is done and whose backward pass (B or
+  //! W) is not.
   std::vector<int> peak_in_flight;
   //! Per rank: the maximum of the sum over its stages.
   std::vector<int> peak_in_flight_of_rank;

@@ -91,7 +91,8 @@ class Model {
   virtual std::optional<ModelSplit> measured_split(int /*stages*/, const Batch& /*microbatch*/) const {
     return std::nullopt;
   }
-  //! Splits the model. Every call returns a new object, whose stages share no tensors with those of others.
+  //! Splits the model. Every call returns a new object, whose stages share no tensors with those of other
+  //! calls.
   virtual std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const = 0;
 
   //! The loss of one microbatch, from the output of the last stage and the target.

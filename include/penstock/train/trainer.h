@@ -79,7 +79,7 @@ struct RankState {
 };
 
 //! Follows one rank of a run, for progress displays and tests. Calls come from the thread that runs the step.
-//! An exception fails the run.
+//! An exception thrown by a call fails the run.
 class RankHook {
  public:
   virtual ~RankHook() = default;

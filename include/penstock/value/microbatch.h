@@ -36,7 +36,7 @@ struct Reducer {
                       std::function<c10::IValue(const c10::IValue&, const c10::IValue&)> step);
 };
 
-//! How a tree is split or merged: one rule for the full subtree, or one rule per item of a list, tuple or
+//! How a tree is split or merged: one rule for the entire subtree, or one rule per item of a list, tuple or
 //! dict.
 struct ChunkSpec {
   using Items = std::vector<ChunkSpec>;

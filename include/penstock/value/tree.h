@@ -73,9 +73,6 @@ std::vector<at::Tensor> tensors_of(const c10::IValue& tree);
 //! Whether two leaves are equal: tensors in metadata and elements, other values in type and value.
 bool leaves_equal(const c10::IValue& a, const c10::IValue& b);
 
-//! The kind of a value for messages: `tensor`, `int`, `None`, `dict`, …
-std::string kind_name(const c10::IValue& value);
-
 //! The leaves of a tree of arguments.
 std::vector<c10::IValue> flatten_args(const c10::IValue& args);
 

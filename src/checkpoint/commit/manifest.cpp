@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdio>
 #include <set>
 
 namespace penstock::checkpoint {
@@ -139,9 +138,7 @@ StoredTensor read_tensor(const JsonValue& value, std::size_t files, const std::s
 }  // namespace
 
 std::string crc_text(std::uint32_t crc) {
-  std::array<char, 9> text{};
-  std::snprintf(text.data(), text.size(), "%08x", crc);
-  return text.data();
+  return formatted("%08x", crc);
 }
 
 std::string manifest_text(const Manifest& manifest) {

@@ -6,9 +6,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <array>
-#include <cstdio>
-
 namespace penstock::checkpoint {
 
 std::string_view to_string(PieceKind kind) {
@@ -40,9 +37,7 @@ std::uint64_t StoredTensor::nbytes() const {
 }
 
 std::string checkpoint_name(std::int64_t step) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "step-%08lld", static_cast<long long>(step));
-  return text.data();
+  return formatted("step-%08lld", static_cast<long long>(step));
 }
 
 }  // namespace penstock::checkpoint

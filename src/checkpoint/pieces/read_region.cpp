@@ -10,6 +10,7 @@
 #include <penstock/checkpoint/error.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstring>

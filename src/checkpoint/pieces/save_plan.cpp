@@ -9,8 +9,6 @@
 #include <penstock/value/tensor_meta.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 
 namespace penstock::checkpoint {
@@ -204,9 +202,7 @@ SavePlan plan_save(const std::vector<std::string>& descriptions) {
     plan.writers.push_back(static_cast<int>(rank));
   }
   for (std::size_t i = 0; i < plan.writers.size(); ++i) {
-    std::array<char, 64> name{};
-    std::snprintf(name.data(), name.size(), "shard-%05zu-of-%05zu.safetensors", i, plan.writers.size());
-    plan.files.push_back({.name = name.data()});
+    plan.files.push_back({.name = formatted("shard-%05zu-of-%05zu.safetensors", i, plan.writers.size())});
   }
   for (StoredTensor& tensor : plan.tensors) {
     for (auto& piece : tensor.pieces) piece.file = file_of[piece.file];

@@ -2,12 +2,28 @@
 #include "comm/failure/failure.h"
 
 #include "base/log_line.h"
+#include "base/text.h"
 #include "comm/failure/exception_text.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace penstock::comm {
+
+namespace {
+
+constexpr const char* kDeparture = "left the world while ";
+
+}  // namespace
+
+Failure Failure::of_departure(Rank left, Rank waiting, const std::string& op) {
+  return {left, str_cat(kDeparture, "rank ", waiting.value, " waited for it in ", op,
+                        "; check that every rank runs the same number of steps and the same collectives")};
+}
+
+bool Failure::is_departure() const {
+  return cause.starts_with(kDeparture);
+}
 
 std::string Failure::serialize() const {
   return (rank ? std::to_string(rank->value) : "-") + ":" + cause;

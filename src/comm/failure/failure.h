@@ -21,6 +21,10 @@ struct Failure {
   std::optional<Rank> rank;  //!< nullopt if the launcher or the store failed
   std::string cause;
 
+  //! A rank left the world without a failure, but `waiting` still waited for it in `op`.
+  static Failure of_departure(Rank left, Rank waiting, const std::string& op);
+  bool is_departure() const;
+
   std::string serialize() const;
   static Failure parse(const std::string& text);
 };

@@ -79,7 +79,7 @@ void FlightRecorder::dump(const std::string& reason) {
     if (std::exchange(dumped_, true)) return;
     reason_ = reason;
   }
-  std::ofstream(str_cat(std::string(directory), "/rank", rank_.value, ".json")) << to_json(*this) << "\n";
+  std::ofstream(str_cat(directory, "/rank", rank_.value, ".json")) << to_json(*this) << "\n";
 }
 
 }  // namespace penstock::comm

@@ -62,7 +62,7 @@ void check_agrees(const EnvironmentLookup& lookup, const char* name, int expecte
   const auto value = number_of(lookup, name);
   if (!value || *value == expected) return;
   throw UsageError(
-      str_cat(std::string(name), "=", *value, " contradicts ", other, "=", expected), {},
+      str_cat(name, "=", *value, " contradicts ", other, "=", expected), {},
       std::string("unset ") + name +
           ", or set all of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which then take precedence");
 }

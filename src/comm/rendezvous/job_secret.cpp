@@ -116,9 +116,8 @@ JobSecret JobSecret::random() {
 
 JobSecret JobSecret::parse(std::string_view text) {
   if (text.size() != kDigits || text.find_first_not_of("0123456789abcdef") != std::string_view::npos) {
-    throw UsageError(
-        str_cat(std::string(kSecretVariable), " must be ", kDigits, " lowercase hexadecimal digits"), {},
-        "set it to the same value on every rank, or on none");
+    throw UsageError(str_cat(kSecretVariable, " must be ", kDigits, " lowercase hexadecimal digits"), {},
+                     "set it to the same value on every rank, or on none");
   }
   return JobSecret(std::string(text));
 }

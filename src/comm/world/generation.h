@@ -28,8 +28,14 @@ struct WorldGeneration {
   FailureState failure;
   //! Reports a failure to the other ranks; set during the lifetime of the world.
   std::function<void(const Failure&)> publish;
+  //! Returns the ranks that have left the world without a failure; set during the lifetime of the world.
+  std::function<std::vector<Rank>()> departed;
   FlightRecorder recorder;
   Reaper reaper;
+
+  //! For an operation that broke or timed out without a reported failure: if one of `members` has left the
+  //! world, reports that as the failure, to all ranks.
+  void report_departed(const std::vector<int>& members, const std::string& op);
 };
 
 //! Creates the backends of groups.

@@ -35,9 +35,10 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 void check_member(const Group::Impl& group, int member, const char* op) {
   const int size = static_cast<int>(group.members.size());
   if (member >= 0 && member < size) return;
-  throw UsageError(str_cat(std::string(op), ": rank ", member, " is not in group ", group.name,
-                           ", which has ", size, " ranks"),
-                   {.rank = group.generation->rank, .op = op});
+  throw UsageError(
+      str_cat(op, ": group ", group.name, " has no position ", member, ": it has ", counted(size, "rank")),
+      {.rank = group.generation->rank, .op = op},
+      str_cat("pass a position in the group, 0 to ", size - 1, ", not a world rank"));
 }
 
 void check_contiguous(const Group::Impl& group, const at::Tensor& tensor, const char* op) {
@@ -64,7 +65,7 @@ void check_elements(const Group::Impl& group, const char* op, const at::Tensor& 
                     const at::Tensor& small) {
   const auto size = static_cast<std::int64_t>(group.members.size());
   if (large.numel() == small.numel() * size && large.scalar_type() == small.scalar_type()) return;
-  throw ShapeError(str_cat(std::string(op), ": the full tensor has ", large.numel(), " elements of type ",
+  throw ShapeError(str_cat(op, ": the full tensor has ", large.numel(), " elements of type ",
                            c10::toString(large.scalar_type()), ", expected ", size, " x ", small.numel(),
                            " elements of type ", c10::toString(small.scalar_type())),
                    {.rank = group.generation->rank, .op = op});
@@ -104,6 +105,7 @@ Work issue(const std::shared_ptr<Group::Impl>& group, const char* op, const at::
     // Gloo rejects work on a connection that is already broken; the monitor reports which rank failed.
     group->generation->recorder.finish(state->record.number, true);
     group->generation->failure.wait_for_report(kVerdictTime);
+    group->generation->report_departed(state->others(), op);
     group->generation->recorder.dump("failure");
     if (!group->generation->failure.failed() && state->peer)
       throw PeerFailed(*state->peer, e.what(), context);

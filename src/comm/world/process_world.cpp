@@ -123,6 +123,8 @@ struct ProcessWorld : World::Impl {
     return str_cat("penstock/", environment.attempt, "/", generation_number, "/");
   }
 
+  std::string left_key(int member) const { return str_cat(prefix(), "left/", member); }
+
   void join() override {
     monitor.reset();
     generation = std::make_shared<WorldGeneration>(rank, options.timeout);
@@ -172,20 +174,29 @@ struct ProcessWorld : World::Impl {
     if (monitor) monitor->publish(failure);
   }
 
+  std::vector<Rank> departed() override {
+    std::vector<Rank> left;
+    for (int member = 0; store && member < size; ++member)
+      if (store->check({left_key(member)})) left.emplace_back(member);
+    return left;
+  }
+
   void leave() override {
     {
       const std::lock_guard lock(registry().mutex);
       std::erase(registry().worlds, this);
     }
-    const bool failed = generation->failure.failed();
+    // A rank that left earlier and hosts the store still waits for this one.
+    const auto failure = generation->failure.failure();
+    const bool failed = failure && !failure->is_departure();
     group.reset();
     monitor.reset();
     if (!store || failed) return;
     // The host of the store waits until all other ranks have left.
-    store->set(str_cat(prefix(), "left/", rank.value), std::vector<std::uint8_t>{1});
+    store->set(left_key(rank.value), std::vector<std::uint8_t>{1});
     if (rank.value != 0 || environment.launcher_hosts_store) return;
     std::vector<std::string> keys;
-    for (int member = 1; member < size; ++member) keys.push_back(str_cat(prefix(), "left/", member));
+    for (int member = 1; member < size; ++member) keys.push_back(left_key(member));
     try {
       store->wait(keys, options.join_timeout);
     } catch (const std::exception& e) {

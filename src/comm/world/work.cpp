@@ -48,7 +48,7 @@ void Work::Impl::wait() {
   }
   const Status end = status.load(std::memory_order_acquire);
   if (end == Status::Failed) std::rethrow_exception(error);
-  if (end == Status::Pending) raise("another thread is still waiting for it");
+  if (end == Status::Pending) raise("another thread is still waiting for it", {});
 }
 
 void Work::Impl::run_to_end() noexcept {
@@ -92,25 +92,33 @@ void Work::Impl::wait_for_transport() {
   } catch (const std::exception& e) {
     message = e.what();
   }
-  raise(message);
+  raise(message, others());
 }
 
-void Work::Impl::raise(const std::string& transport_message) {
+std::vector<int> Work::Impl::others() const {
+  if (peer) return {peer->value};
+  return group ? group->members : std::vector<int>{};
+}
+
+void Work::Impl::raise(const std::string& transport_message, const std::vector<int>& others) {
   const auto waited = Clock::now() - started;
   const bool late = !generation->failure.failed() && waited >= generation->timeout;
   // A rank in a collective cannot tell which rank is late; another rank that times out now may know.
   if (late && !peer) generation->failure.wait_for_report(kReportWait);
+  if (late) generation->report_departed(others, record.op);
   if (late && !generation->failure.failed()) {
     const double seconds = std::chrono::duration<double>(waited).count();
-    const std::string what = str_cat(std::string(record.op), " of ", format_bytes(record.bytes), " with tag ",
-                                     record.tag, " on group ", record.group);
+    const std::string what = str_cat(record.op, " of ", format_bytes(record.bytes), " with tag ", record.tag,
+                                     " on group ", record.group);
     generation->recorder.dump("time-out");
     throw TimeoutError(str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds),
                                ", since ", time_text(waited), ", for ", peer_text, ": ", what),
                        context(),
                        "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
   }
+  // A rank that left because it failed is reported by its launcher.
   if (!generation->failure.failed()) generation->failure.wait_for_report(kVerdictTime);
+  generation->report_departed(others, record.op);
   if (!generation->failure.failed() && peer)
     generation->failure.report({*peer, "its connection broke: " + transport_message});
   generation->recorder.dump("failure");

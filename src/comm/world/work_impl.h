@@ -3,7 +3,7 @@
 #pragma once
 
 #include "comm/transport/arrival.h"
-#include "comm/world/generation.h"
+#include "comm/world/group_impl.h"
 
 #include <penstock/comm/work.h>
 
@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace penstock::comm {
 
@@ -22,9 +23,9 @@ struct Work::Impl {
   c10::intrusive_ptr<c10d::Work> work;
   c10::intrusive_ptr<c10::ivalue::Future> future;  //!< set if the transport completes it
   std::shared_ptr<WorldGeneration> generation;
-  std::shared_ptr<const void> group;  //!< keeps the backend alive while the operation runs
-  ArrivalMark arrival;                //!< for receives whose arrival is visible in memory
-  std::function<void()> after;        //!< computes the final result from that of the transport (averages)
+  std::shared_ptr<const Group::Impl> group;  //!< keeps the backend alive while the operation runs
+  ArrivalMark arrival;                       //!< for receives whose arrival is visible in memory
+  std::function<void()> after;  //!< computes the final result from that of the transport (averages)
 
   FlightRecord record;
   std::string peer_text;  //!< `rank 3` or `the other ranks`
@@ -45,9 +46,12 @@ struct Work::Impl {
   //! Called by the thread that claimed: waits for the transport and sets `status`.
   void run_to_end() noexcept;
 
+  //! The world ranks that the operation needs. Call it before the operation has ended.
+  std::vector<int> others() const;
+
  private:
   void wait_for_transport();
-  [[noreturn]] void raise(const std::string& transport_message);
+  [[noreturn]] void raise(const std::string& transport_message, const std::vector<int>& others);
   ErrorContext context() const;
 
   std::atomic<bool> claimed_{false};

@@ -28,6 +28,7 @@ World::~World() {
       impl_->generation->reaper.drain();
     }
     impl_->generation->publish = nullptr;  // groups may outlive the world
+    impl_->generation->departed = nullptr;
     impl_->leave();
   } catch (const std::exception& e) {
     Log(LogLevel::Warn) << "leaving the world: " << e.what();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace penstock::comm {
 
@@ -20,6 +21,8 @@ struct World::Impl {
   virtual void join() = 0;
   //! Reports a failure to the other ranks.
   virtual void publish(const Failure& failure) = 0;
+  //! The ranks that have left the world without a failure.
+  virtual std::vector<Rank> departed() { return {}; }
   //! Leaves the world; called once, when the World is destroyed.
   virtual void leave() = 0;
 
@@ -38,6 +41,7 @@ struct World::Impl {
     std::vector<int> members;
     for (int member = 0; member < size; ++member) members.push_back(member);
     generation->publish = [this](const Failure& failure) { publish(failure); };
+    generation->departed = [this] { return departed(); };
     group = Access::group(make_group("world", std::move(members), rank.value, transport, generation));
   }
 };

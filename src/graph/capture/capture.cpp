@@ -1,4 +1,4 @@
-// Runs a forward with the recorder enabled.
+// Runs a forward pass with the recorder enabled.
 #include "graph/capture/recorder.h"
 #include "graph/ir/meta.h"
 #include "graph/passes/passes.h"
@@ -42,7 +42,7 @@ void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
 
 void do_nothing() {}
 
-//! Saves and restores the state that a forward changes: buffers and the random state.
+//! Saves and restores the state that a forward pass changes: buffers and the random state.
 class Unchanged {
  public:
   explicit Unchanged(const ModelTensors& model) {

@@ -1,5 +1,6 @@
-// Captures with a dynamic batch: captures the forward with three numbers of rows. Every integer that differs
-// between the graphs becomes slope * batch + offset, solved from two captures and checked with the third.
+// Captures with a dynamic batch: captures the forward pass with three numbers of rows. Every integer that
+// differs between the graphs becomes slope * batch + offset, solved from two captures and checked with the
+// third.
 #include "base/text.h"
 #include "graph/passes/passes.h"
 
@@ -90,8 +91,8 @@ class Solver {
     ErrorContext context;
     if (node) context.op = node->name() + (node->module.empty() ? "" : " of module " + node->module);
     throw UsageError(
-        "the forward depends on the number of rows in a way that a graph cannot express: " + what, context,
-        "capture it without dynamic_batch and pass microbatches of the example's size");
+        "the forward pass depends on the number of rows in a way that a graph cannot express: " + what,
+        context, "capture it without dynamic_batch and pass microbatches of the example's size");
   }
 
   std::optional<Line> fit(const Numbers& numbers) const {

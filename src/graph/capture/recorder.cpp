@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "graph/ir/meta.h"
 #include "graph/ir/module_path.h"
+#include "graph/ir/operators.h"
 #include "graph/ir/schema.h"
 #include "graph/passes/passes.h"
 
@@ -172,10 +173,11 @@ void Recorder::check_autograd(const Known& known, const at::Tensor& tensor) cons
   if (known.requires_grad || !tensor.requires_grad() || tensor.is_view()) return;
   if (known.version != static_cast<std::uint32_t>(tensor._version())) return;  // written through a view
   if (tensor.is_leaf()) {
-    refuse("the forward sets requires_grad on a tensor", "register it as a parameter of the module");
+    refuse("the forward pass sets requires_grad on a tensor", "register it as a parameter of the module");
   }
-  refuse("the operator reads the result of a custom autograd function, whose backward cannot be captured",
-         "register it as an operator with an autograd kernel, or implement it with libtorch operators");
+  refuse(
+      "the operator reads the result of a custom autograd function, whose backward pass cannot be captured",
+      "register it as an operator with an autograd kernel, or implement it with libtorch operators");
 }
 
 ValueId Recorder::lift(const at::Tensor& tensor) {
@@ -341,12 +343,12 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     return;
   }
   if (reads_elements(name)) {
-    refuse("the forward reads a number from a tensor, so its control flow may depend on the data",
+    refuse("the forward pass reads a number from a tensor, so its control flow may depend on the data",
            "keep it a tensor (torch::where and masks instead of branches), or compute it outside the "
            "forward");
   }
   if (name == "aten::set_" || name == "aten::set_data") {
-    refuse("the forward replaces the memory of a tensor", "use copy_() instead");
+    refuse("the forward pass replaces the memory of a tensor", "use copy_() instead");
   }
   Node node{.op = intern_operator(op), .mode = mode()};
   node.args.reserve(arguments);

@@ -1,4 +1,4 @@
-// Records the operator calls of a forward as nodes. At most one recorder is active per thread.
+// Records the operator calls of a forward pass as nodes. At most one recorder is active per thread.
 #pragma once
 
 #include <penstock/graph/capture.h>

@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "graph/ir/module_path.h"
+#include "graph/ir/operators.h"
 
 #include <penstock/graph/ir.h>
 #include <penstock/value/tensor_meta.h>

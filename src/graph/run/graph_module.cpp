@@ -3,6 +3,7 @@
 #include "graph/passes/passes.h"
 #include "graph/run/interpreter.h"
 #include "graph/run/node_observer.h"
+#include "value/kind_name.h"
 #include "value/tensor_storage.h"
 
 #include <penstock/base/error.h>

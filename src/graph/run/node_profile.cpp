@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <numeric>
 
 namespace penstock::graph {
@@ -49,9 +48,8 @@ std::string profile_text(const Graph& graph, std::span<const double> seconds, st
     const Node& node = graph.nodes[order[i]];
     const double time = seconds[order[i]];
     if (time <= 0) break;
-    char numbers[64];
-    std::snprintf(numbers, sizeof numbers, "%10s  %5.1f%%  %8.2f  ", format_seconds(time).c_str(),
-                  100 * time / total, 1e-9 * node_flops(graph, node) / time);
+    const std::string numbers = formatted("%10s  %5.1f%%  %8.2f  ", format_seconds(time).c_str(),
+                                          100 * time / total, 1e-9 * node_flops(graph, node) / time);
     std::string type;
     for_each_result(node, [&](ValueId id) {
       const auto& meta = graph.value(id).meta;

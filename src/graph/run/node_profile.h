@@ -1,4 +1,4 @@
-// Profiles the forward of a graph per node.
+// Profiles the forward pass of a graph per node.
 #pragma once
 
 #include <penstock/graph/graph_module.h>

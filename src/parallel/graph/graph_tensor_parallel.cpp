@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace penstock::parallel {
 namespace {
@@ -30,10 +31,10 @@ std::vector<std::string> module_paths(const graph::Graph& graph) {
 
 class GraphPlan {
  public:
-  GraphPlan(const graph::GraphModule& module, const tensor::DeviceMesh& mesh, UnknownPath unknown)
+  GraphPlan(const graph::GraphModule& module, tensor::DeviceMesh mesh, UnknownPath unknown)
       : graph_(module.graph()),
         tensors_(module.tensors()),
-        mesh_(mesh),
+        mesh_(std::move(mesh)),
         unknown_(unknown),
         uses_(weight_uses(graph_)) {}
 

@@ -199,7 +199,7 @@ void Replica::Impl::install(Bucket& bucket) {
   bucket.sent = at::Tensor();
   const auto count = static_cast<std::int64_t>(bucket.members.size());
   const at::Tensor used = bucket.flat.narrow(0, bucket.elements, count).to(at::kCPU, at::kFloat).contiguous();
-  const float* const fractions = used.const_data_ptr<float>();
+  const auto* const fractions = used.const_data_ptr<float>();
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     if (fractions[i] == 0) continue;  // no rank has a gradient
     const std::size_t number = bucket.members[i].parameter;

@@ -24,9 +24,9 @@ at::Tensor over(const at::Tensor& flat, std::int64_t offset, at::IntArrayRef sha
 }  // namespace
 
 FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const comm::Group& gather,
-                     const comm::Group& reduce, const ShardOptions& options)
+                     comm::Group reduce, const ShardOptions& options)
     : gather_(gather),
-      reduce_(reduce),
+      reduce_(std::move(reduce)),
       options_(options),
       trains_(parameters.front().tensor.requires_grad()) {
   const at::NoGradGuard no_grad;

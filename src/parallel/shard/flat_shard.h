@@ -18,8 +18,8 @@ class FlatShard {
  public:
   //! Takes the values of the parameters and leaves them empty. All must have the same type, device and
   //! requires_grad.
-  FlatShard(const std::vector<value::NamedTensor>& parameters, const comm::Group& gather,
-            const comm::Group& reduce, const ShardOptions& options);
+  FlatShard(const std::vector<value::NamedTensor>& parameters, const comm::Group& gather, comm::Group reduce,
+            const ShardOptions& options);
 
   bool trains() const { return trains_; }
   std::size_t count() const { return entries_.size(); }

@@ -59,8 +59,7 @@ class HookingEngine : public torch::autograd::Engine {
   }
 
   static Engine& get() {
-    static HookingEngine* const engine =
-        new HookingEngine;  // NOLINT: never destroyed, like libtorch's engine
+    static auto* const engine = new HookingEngine;  // NOLINT: never destroyed, like libtorch's engine
     return *engine;
   }
 };

@@ -6,6 +6,7 @@
 #include <penstock/base/error.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace penstock::parallel {
 
@@ -63,7 +64,8 @@ void check_one_axis(const tensor::DeviceMesh& mesh) {
 
 void refuse_path(const std::string& pattern, const std::vector<std::string>& paths) {
   constexpr std::size_t shown = 8;
-  std::vector<std::string> first(paths.begin(), paths.begin() + std::min(shown, paths.size()));
+  std::vector<std::string> first(paths.begin(),
+                                 paths.begin() + static_cast<std::ptrdiff_t>(std::min(shown, paths.size())));
   if (paths.size() > shown) first.emplace_back("…");
   throw UsageError("no module has the path " + quote(pattern), {},
                    did_you_mean(pattern, paths, "the modules are " + join(first, ", ")));

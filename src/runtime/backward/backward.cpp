@@ -1,4 +1,4 @@
-// The backward of a stage: in full, or the input half, which returns the weight half as WeightWork.
+// The backward pass of a stage: in full, or the input half, which returns the weight half as WeightWork.
 #include "runtime/backward/backward.h"
 
 #include "base/text.h"
@@ -38,7 +38,8 @@ void check_gradient(std::size_t output, at::SymIntArrayRef sizes, const Tensor& 
 
 void check_counts(std::size_t outputs, std::size_t grads) {
   if (outputs == grads) return;
-  throw UsageError(str_cat("the backward of ", outputs, " outputs needs as many gradients, not ", grads));
+  throw UsageError(
+      str_cat("the backward pass of ", outputs, " outputs needs as many gradients, not ", grads));
 }
 
 Roots roots_of(const std::vector<Tensor>& outputs, const std::vector<Tensor>& grads) {
@@ -81,7 +82,7 @@ Wanted wanted_of(const std::vector<Tensor>& inputs) {
       ErrorContext context;
       context.tensor = str_cat("inputs[", i, "]");
       throw UsageError("an input of a stage's backward is not a leaf tensor", context,
-                       "detach it before the forward (flatten_args_detach)");
+                       "detach it before the forward pass (flatten_args_detach)");
     }
     Edge edge = gradient_edge(inputs[i]);
     if (std::find(wanted.nodes.begin(), wanted.nodes.end(), edge.function.get()) != wanted.nodes.end())
@@ -113,8 +114,9 @@ class Recorder : public torch::autograd::FunctionPreHook {
       into_;  // shared: if the engine throws, the graph and this hook may outlive InputHalf
 };
 
-// A full backward frees saved tensors while it runs. The input half must keep those of the deferred nodes, so
-// it runs with keep_graph. This hook frees the saved tensors of every other node as soon as the node has run.
+// A full backward pass frees saved tensors while it runs. The input half must keep those of the deferred
+// nodes, so it runs with keep_graph. This hook frees the saved tensors of every other node as soon as the
+// node has run.
 class ReleaseWhenRun : public torch::autograd::FunctionPostHook {
  public:
   explicit ReleaseWhenRun(Node& node) : node_(node) {}

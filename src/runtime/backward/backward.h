@@ -13,8 +13,8 @@
 
 namespace penstock::runtime {
 
-//! The weight half of a split backward. It runs once or is dropped; the destructor frees what it holds. It
-//! holds the output gradients it was created from: their memory must not be reused before it runs or is
+//! The weight half of a split backward pass. It runs once or is dropped; the destructor frees what it holds.
+//! It holds the output gradients it was created from: their memory must not be reused before it runs or is
 //! destroyed.
 class WeightWork {
  public:
@@ -46,9 +46,9 @@ struct InputBackward {
   WeightWork weights;
 };
 
-//! Runs the full backward. Returns the gradient of each input and adds all other gradients to the `.grad` of
-//! their leaves. A returned gradient has the layout of its input, or is contiguous if the input's elements
-//! overlap; it is undefined if the input needs or receives none.
+//! Runs the full backward pass. Returns the gradient of each input and adds all other gradients to the
+//! `.grad` of their leaves. A returned gradient has the layout of its input, or is contiguous if the input's
+//! elements overlap; it is undefined if the input needs or receives none.
 //!   - Outputs that need no gradient (integers, constants) and outputs with an undefined gradient (unused)
 //!     are skipped.
 //!   - Inputs must be leaves, as `flatten_args_detach` makes them; their `.grad` is unchanged. If a tensor is
@@ -66,7 +66,7 @@ InputBackward backward_input(const std::vector<at::Tensor>& outputs,
                              const std::vector<at::Tensor>& inputs);
 
 //! For modules that compute their weight gradients themselves (the reference's `dw_builder`): runs the full
-//! backward, then calls `builder` to get the function that the weight half of this microbatch runs.
+//! backward pass, then calls `builder` to get the function that the weight half of this microbatch runs.
 InputBackward backward_input_with(const std::function<std::function<void()>()>& builder,
                                   const std::vector<at::Tensor>& outputs,
                                   const std::vector<at::Tensor>& output_grads,

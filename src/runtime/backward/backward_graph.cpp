@@ -1,5 +1,5 @@
-// Splits the graph for a split backward. Runs once per backward of each microbatch, so it must be fast: one
-// traversal, flat arrays.
+// Splits the graph for a split backward pass. Runs once per backward pass of each microbatch, so it must be
+// fast: one traversal, flat arrays.
 #include "runtime/backward/backward_graph.h"
 
 #include "runtime/backward/backward_work.h"

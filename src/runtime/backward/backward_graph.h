@@ -1,4 +1,4 @@
-// Determines how the graph of a stage's forward is split for a split backward.
+// Determines how the graph of a stage's forward pass is split for a split backward pass.
 //
 // R is the set of nodes that reach a stage input; the input half runs exactly these. Every other node leads
 // only to weights. A node of R with an edge out of R is a boundary node: it computes both an input gradient
@@ -8,7 +8,7 @@
 //   - The others (norms, biases) compute them in the input half: this is cheap, and their saved tensors can
 //     be freed. The gradients that they send out of R are captured.
 // A target outside R may have several sources. Its gradient is summed within one half, so that the order of
-// summation is that of a full backward: if one of its sources is deferred, all are.
+// summation is that of a full backward pass: if one of its sources is deferred, all are.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>

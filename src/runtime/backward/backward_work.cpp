@@ -1,4 +1,4 @@
-// WeightWork: the weight half of a split backward.
+// WeightWork: the weight half of a split backward pass.
 #include "runtime/backward/backward_work.h"
 
 #include "runtime/backward/backward_graph.h"
@@ -57,7 +57,7 @@ WeightWork WeightWork::of(std::function<void()> function) {
 }
 
 void WeightWork::run() {
-  if (done_) throw UsageError("the weight half of a backward ran twice");
+  if (done_) throw UsageError("the weight half of a backward pass ran twice");
   done_ = true;
   if (const std::unique_ptr<Impl> content = std::move(impl_)) content->run();
 }

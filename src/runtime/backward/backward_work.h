@@ -42,8 +42,8 @@ struct WeightWork::Impl {
   void run_tasks();
 };
 
-//! A node that supports the split backward: while `queue` is set, it queues its weight work there; otherwise
-//! it does the work immediately.
+//! A node that supports the split backward pass: while `queue` is set, it queues its weight work there;
+//! otherwise it does the work immediately.
 class SplitNode : public Node {
  public:
   using Node::Node;

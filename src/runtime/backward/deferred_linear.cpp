@@ -13,7 +13,7 @@ namespace {
 using at::Tensor;
 using torch::autograd::SavedVariable;
 
-enum Argument : std::size_t { kInput, kWeight, kBias };
+constexpr std::size_t kInput = 0, kWeight = 1, kBias = 2;  // the arguments
 
 Tensor rows(const Tensor& tensor) {
   return tensor.dim() == 2 ? tensor : tensor.reshape({-1, tensor.size(-1)});
@@ -42,7 +42,7 @@ class DeferredLinearNode final : public SplitNode {
     if (task_should_compute_output(kInput)) {
       result[kInput] = grad.mm(weight_.unpack().conj()).view(input.sizes());
     }
-    const auto give = [&](Argument argument, std::function<Tensor()> compute) {
+    const auto give = [&](std::size_t argument, std::function<Tensor()> compute) {
       if (!should_compute_output(argument)) return;
       if (queue != nullptr) {
         queue->tasks.push_back({next_edge(argument), alone, std::move(compute)});

@@ -165,7 +165,7 @@ std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote&
     all.push_back(std::move(other));
     if (all.back().train != all.front().train || all.back().step != all.front().step) {
       const auto text = [](const StepNote& n) {
-        return str_cat(std::string(n.train ? "step " : "evaluation "), n.step);
+        return str_cat((n.train ? "step " : "evaluation "), n.step);
       };
       throw UsageError(str_cat("the ranks do not run the same step: rank ", setup.group.global_rank(0).value,
                                " runs ", text(all.front()), ", rank ",

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "runtime/setup/signature.h"
+#include "value/kind_name.h"
 
 #include <penstock/base/error.h>
 #include <penstock/tensor/dtensor.h>

@@ -1,7 +1,7 @@
-// OVERLAP_F_B: the forward of one microbatch and the backward of another, which are independent. With
-// overlap_on_threads they run concurrently: the module's forward on a second thread, the backward on the
-// rank thread. Only the rank thread accesses the mailbox and the state of the step, before and after the
-// overlap.
+// OVERLAP_F_B: the forward pass of one microbatch and the backward pass of another, which are independent.
+// With overlap_on_threads they run concurrently: the module's forward on a second thread, the backward pass
+// on the rank thread. Only the rank thread accesses the mailbox and the state of the step, before and after
+// the overlap.
 #include "base/log_line.h"
 #include "runtime/stage/worker_thread.h"
 #include "runtime/step/step_state.h"

@@ -1,4 +1,5 @@
-// Activation recomputation: one autograd node whose backward runs the forward again and then its backward.
+// Activation recomputation: one autograd node whose backward pass runs the forward pass again and then its
+// backward pass.
 #include "base/text.h"
 #include "runtime/backward/backward_work.h"
 
@@ -72,7 +73,7 @@ class RecomputeNode final : public SplitNode {
     if (options_.preserve_random && !options_.seed) random_ = RandomState::save(inputs);
   }
 
-  //! Runs the forward and attaches this node to its floating-point outputs.
+  //! Runs the forward pass and attaches this node to its floating-point outputs.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs) {
     std::vector<Tensor> outputs;
     {
@@ -100,7 +101,7 @@ class RecomputeNode final : public SplitNode {
 
  protected:
   variable_list apply(variable_list&& grads) override {
-    if (released_) throw UsageError("the backward of a recomputed function ran twice");
+    if (released_) throw UsageError("the backward pass of a recomputed function ran twice");
     std::vector<Tensor> inputs;
     for (const SavedVariable& saved : inputs_) {
       const Tensor input = saved.unpack();
@@ -127,7 +128,7 @@ class RecomputeNode final : public SplitNode {
     const at::AutoGradMode grad_mode(true);
     std::vector<Tensor> outputs = forward_(inputs);
     if (outputs.size() != count_) {
-      throw UsageError(str_cat("a recomputed forward returned ", outputs.size(),
+      throw UsageError(str_cat("a recomputed function returned ", outputs.size(),
                                " outputs, but the first run returned ", count_));
     }
     return outputs;

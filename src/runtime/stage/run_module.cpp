@@ -5,6 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <utility>
+
 namespace penstock::runtime {
 namespace {
 
@@ -12,8 +14,8 @@ namespace {
 // arguments; the names are kept outside), and so are the output and the skip values.
 class Recomputed {
  public:
-  Recomputed(const PipelineStage& stage, const value::Kwargs& kwargs, const RandomKey& key)
-      : stage_(stage), key_(key) {
+  Recomputed(const PipelineStage& stage, const value::Kwargs& kwargs, RandomKey key)
+      : stage_(stage), key_(std::move(key)) {
     for (const auto& [name, value] : kwargs) names_.push_back(name);
   }
 
@@ -31,7 +33,7 @@ class Recomputed {
   }
 
  private:
-  PipelineStage stage_;  // a copy of the handle: the backward may outlive the caller's stage
+  PipelineStage stage_;  // a copy of the handle: the backward pass may outlive the caller's stage
   RandomKey key_;
   std::vector<std::string> names_;
 };

@@ -104,8 +104,8 @@ std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<torch::nn::Module
 namespace detail {
 
 const char* keywords_hint() {
-  return "name the parameters of its forward, make_stage_module(module, {\"x\", \"mask\"}), or give it a "
-         "forward(const Args&, const Kwargs&)";
+  return "name the parameters of its forward function, make_stage_module(module, {\"x\", \"mask\"}), or give "
+         "it a forward(const Args&, const Kwargs&)";
 }
 
 const std::set<std::string>& no_keywords() {
@@ -114,25 +114,26 @@ const std::set<std::string>& no_keywords() {
 }
 
 void wrong_argument_count(std::size_t given, std::size_t wanted) {
-  throw UsageError(str_cat("the stage's forward takes ", wanted, " arguments but was given ", given), {},
-                   "the items of the previous stage's output tuple are this stage's arguments");
+  throw UsageError(
+      str_cat("the forward function of the stage takes ", wanted, " arguments but was given ", given), {},
+      "the items of the previous stage's output tuple are this stage's arguments");
 }
 
 void check_no_keywords(const value::Kwargs& kwargs) {
   if (kwargs.empty()) return;
-  throw UsageError("the stage's forward was given the keyword argument " + quote(kwargs.begin()->first) +
-                       ", but its C++ parameters have no names",
+  throw UsageError("the forward function of the stage was given the keyword argument " +
+                       quote(kwargs.begin()->first) + ", but its C++ parameters have no names",
                    {}, keywords_hint());
 }
 
 void check_parameter_names(const std::vector<std::string>& names, std::size_t parameters) {
   if (names.size() != parameters) {
-    throw UsageError(
-        str_cat("the forward has ", parameters, " parameters, but ", names.size(), " names were given"), {},
-        "name every parameter of the forward, in order");
+    throw UsageError(str_cat("the forward function has ", parameters, " parameters, but ", names.size(),
+                             " names were given"),
+                     {}, "name every parameter of the forward function, in order");
   }
   if (std::set<std::string>(names.begin(), names.end()).size() != names.size())
-    throw UsageError("two parameters of a forward were given the same name: " + join(names, ", "));
+    throw UsageError("two parameters of a forward function were given the same name: " + join(names, ", "));
 }
 
 value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwargs,

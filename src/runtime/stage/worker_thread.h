@@ -1,5 +1,5 @@
-// A second thread of a rank: runs the forward of an OVERLAP_F_B while the rank thread runs the
-// backward.
+// A second thread of a rank: runs the forward pass of an OVERLAP_F_B while the rank thread runs the
+// backward pass.
 #pragma once
 
 #include <condition_variable>

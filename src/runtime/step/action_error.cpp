@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
 
 namespace penstock::runtime {
 namespace {
@@ -16,6 +17,12 @@ constexpr std::size_t kAround = 4;  // actions shown on each side
 std::string hint_of(const Error& error, const std::string& around) {
   const std::string location = "nearby actions in the schedule: " + around;
   return error.hint().empty() ? location : error.hint() + "; " + location;
+}
+
+// A hint for an error of libtorch that microbatches explain; empty for all others.
+std::string hint_for(std::string_view message) {
+  if (message.find("more than 1 value per channel") == std::string_view::npos) return "";
+  return "the microbatch has one row, too few for a batch norm: use fewer microbatches or a larger batch; ";
 }
 
 template <class Kind>
@@ -66,8 +73,9 @@ void rethrow_in(const ErrorContext& context, const std::string& around) {
   } catch (const StageError& e) {
     rethrow_as(e, context, around);
   } catch (const c10::Error& e) {
+    const std::string message = e.what_without_backtrace();
     std::throw_with_nested(
-        StageError(e.what_without_backtrace(), context, "nearby actions in the schedule: " + around));
+        StageError(message, context, hint_for(message) + "nearby actions in the schedule: " + around));
   } catch (const std::exception& e) {
     std::throw_with_nested(StageError(e.what(), context, "nearby actions in the schedule: " + around));
   }

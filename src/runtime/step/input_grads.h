@@ -16,7 +16,7 @@ void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>
 void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
                         const Microbatches& input, StepResult& result);
 
-//! Adds the gradients to the `.grad` of leaves, and runs the backward of non-leaf tensors.
+//! Adds the gradients to the `.grad` of leaves, and runs the backward pass of non-leaf tensors.
 void add_input_grads(const std::vector<InputGrad>& grads);
 
 }  // namespace penstock::runtime

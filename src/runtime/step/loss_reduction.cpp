@@ -1,4 +1,4 @@
-// Seeds of the backward of each microbatch.
+// Seeds of the backward pass of each microbatch.
 #include "base/text.h"
 
 #include <penstock/base/error.h>

@@ -72,7 +72,7 @@ bool wants_target(const PipelineSetup& setup, bool given, bool train) {
 void check_given(const PipelineSetup& setup, bool any) {
   if (!setup.local(StageId(0)) || any) return;
   throw UsageError("the rank of the first stage was given no arguments",
-                   {.rank = setup.rank, .stage = StageId(0)});
+                   {.rank = setup.rank, .stage = StageId(0)}, "pass the inputs of the model on this rank");
 }
 
 std::uint64_t signature_of(const StepBatch& batch, std::size_t microbatch) {
@@ -143,9 +143,9 @@ const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<I
                                  const char* what) {
   const auto microbatches = static_cast<std::size_t>(setup.program.microbatches());
   if (list.empty() || list.size() == microbatches) return list;
-  throw UsageError(str_cat("the ", std::string(what), " of ", list.size(),
-                           " microbatches were given to a schedule of ", microbatches),
-                   {.rank = setup.rank}, "pass one entry per microbatch of the schedule");
+  throw UsageError(
+      str_cat("the ", what, " of ", list.size(), " microbatches were given to a schedule of ", microbatches),
+      {.rank = setup.rank}, "pass one entry per microbatch of the schedule");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// B, I and W: takes the gradients of a stage's outputs, runs the backward or one of its halves, and delivers
-// the gradients of the inputs.
+// B, I and W: takes the gradients of a stage's outputs, runs the backward pass or one of its halves, and
+// delivers the gradients of the inputs.
 #include "base/text.h"
 #include "runtime/step/step_state.h"
 

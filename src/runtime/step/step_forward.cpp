@@ -84,8 +84,8 @@ void Step::end(const ForwardPart& part) {
   if (!program_.has_backward()) record = {};
 }
 
-// Takes the values that the caller gave. Tensors that require a gradient are detached: the backward of the
-// stage ends there, and the gradients are added to the caller's tensors at the end of the step.
+// Takes the values that the caller gave. Tensors that require a gradient are detached: the backward pass of
+// the stage ends there, and the gradients are added to the caller's tensors at the end of the step.
 void Step::gather_caller_inputs(const PipelineStage& stage, MicrobatchId microbatch, ActivationRecord& record,
                                 value::Args& args, value::Kwargs& kwargs) {
   const auto m = microbatch.index();

@@ -23,7 +23,7 @@ struct StepBatch {
 };
 
 //! The root from which autograd continues when the gradient of an output arrives. The output itself is freed
-//! as soon as it is sent, unless the backward needs it.
+//! as soon as it is sent, unless the backward pass needs it.
 struct OutputRoot {
   Edge edge;
   std::unique_ptr<const SentDTensor> distributed;  //!< null for a plain tensor
@@ -36,7 +36,7 @@ struct InputGrad {
   at::Tensor input, grad;
 };
 
-//! What a stage keeps of one microbatch between its forward and its backward.
+//! What a stage keeps of one microbatch between its forward and its backward pass.
 struct ActivationRecord {
   //! A range of `inputs` that was received over an edge.
   struct Source {
@@ -75,8 +75,8 @@ class Step {
   void handle(const schedule::Action& action);
   void perform_overlap(const schedule::Action& forward, const schedule::Action& backward);
 
-  //! A forward has three phases, so that the module may run on another thread: take the inputs, run the
-  //! module, deliver the outputs. A backward has the same phases.
+  //! A forward pass has three phases, so that the module may run on another thread: take the inputs, run the
+  //! module, deliver the outputs. A backward pass has the same phases.
   struct ForwardPart {
     StageId stage;
     MicrobatchId microbatch;

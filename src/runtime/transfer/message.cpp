@@ -2,6 +2,7 @@
 #include "runtime/transfer/message.h"
 
 #include "base/text.h"
+#include "value/kind_name.h"
 #include "value/serialize.h"
 
 #include <ATen/core/List.h>

@@ -1,6 +1,6 @@
 // DualPipeV (the V-shaped half of DualPipe, arXiv 2412.19437): two stages per rank in a V. In the steady
-// phase a forward of one stage overlaps a backward of the other. The phases have the names of the authors'
-// code: nF0, nF0F1, nI1W1F1, nF0B1F1B0, nB1F1B0, nB1B0, nWB0, nW.
+// phase a forward pass of one stage overlaps a backward pass of the other. The phases have the names of the
+// authors' code: nF0, nF0F1, nI1W1F1, nF0B1F1B0, nB1F1B0, nB1B0, nWB0, nW.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 

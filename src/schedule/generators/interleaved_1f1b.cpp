@@ -17,7 +17,8 @@ ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
   const std::vector<int> backwards = rounds.backward_order();
   const int total = static_cast<int>(forwards.size());
 
-  // The last rank's first backward follows its first F of the last stage; each earlier rank adds two slots.
+  // The last rank's first backward pass follows its first F of the last stage; each earlier rank adds two
+  // slots.
   const int hops_to_last = p - 1 - rank;
   const int warmup = std::min((v - 1) * rounds.largest() + 2 * hops_to_last, total);
   const int first_backward = v * p + 2 * hops_to_last;
@@ -31,7 +32,7 @@ ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
     if (warmup + i < total) {
       table.forward(forwards[static_cast<std::size_t>(warmup + i)]);
     } else {
-      table.idle();  // other ranks still run a forward here
+      table.idle();  // other ranks still run a forward pass here
     }
     table.backward(backwards[static_cast<std::size_t>(i)]);
   }

@@ -1,5 +1,6 @@
-// Interleaved 1F1B with the backward split into I and W (ZB1P of arXiv 2401.10241 with several stages per
-// rank): half the warm-up of Interleaved1F1B; the W of a microbatch runs `rank` backward passes after its I.
+// Interleaved 1F1B with the backward pass split into I and W (ZB1P of arXiv 2401.10241 with several stages
+// per rank): half the warm-up of Interleaved1F1B; the W of a microbatch runs `rank` backward passes after its
+// I.
 #include "schedule/generators/align.h"
 #include "schedule/generators/generators.h"
 #include "schedule/generators/rounds.h"

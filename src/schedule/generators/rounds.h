@@ -14,9 +14,9 @@ class Rounds {
 
   //! The number of microbatches in the largest round.
   int largest() const { return sizes_.front(); }
-  //! The local stage of each forward of a rank, in order.
+  //! The local stage of each forward pass of a rank, in order.
   std::vector<int> forward_order() const;
-  //! The local stage of each backward: the same rounds, each from the last stage to the first.
+  //! The local stage of each backward pass: the same rounds, each from the last stage to the first.
   std::vector<int> backward_order() const;
 
  private:

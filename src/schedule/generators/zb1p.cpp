@@ -1,6 +1,6 @@
-// ZB1P, the handcrafted ZB-H1 of arXiv 2401.10241: 1F1B with the backward split into I and W; each W runs
-// `rank` backward passes after its I. Every rank has as many microbatches in flight as the first rank of 1F1B
-// (ranks). The bubble is a third of that of 1F1B at equal costs.
+// ZB1P, the handcrafted ZB-H1 of arXiv 2401.10241: 1F1B with the backward pass split into I and W; each W
+// runs `rank` backward passes after its I. Every rank has as many microbatches in flight as the first rank of
+// 1F1B (ranks). The bubble is a third of that of 1F1B at equal costs.
 #include "schedule/generators/generators.h"
 #include "schedule/generators/table.h"
 

@@ -15,7 +15,7 @@ namespace penstock::schedule {
 struct Subject {
   ActionContext context;
   const std::vector<ActionList>& ranks;
-  bool training;  //!< some action is a backward, so every stage needs one per microbatch
+  bool training;  //!< some action is a backward pass, so every stage needs one per microbatch
 
   std::size_t rank_of(StageId stage) const { return context.placement.rank_of(stage).index(); }
 };

@@ -106,7 +106,7 @@ class ListChecker {
       return false;
     }
     if (!forward && !subject_.training) {
-      error(to_string(action) + ": no stage has a backward");
+      error(to_string(action) + ": no stage has a backward pass");
       return false;
     }
     return true;
@@ -164,7 +164,8 @@ class ListChecker {
     if (!twice) return;
     const bool backward = part.kind() == ActionKind::Backward || part.kind() == ActionKind::BackwardInput ||
                           part.kind() == ActionKind::BackwardWeight;
-    error(to_string(part) + (backward ? " repeats the backward of an earlier B, I or W" : " appears twice"));
+    error(to_string(part) +
+          (backward ? " repeats the backward pass of an earlier B, I or W" : " appears twice"));
   }
 
   void count_in_flight(const Action& part) {

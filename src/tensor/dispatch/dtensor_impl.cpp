@@ -27,12 +27,12 @@ at::Tensor PendingLocal::get() {
   return result_;
 }
 
-DTensorImpl::DTensorImpl(LocalShard shard, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
+DTensorImpl::DTensorImpl(LocalShard shard, MeshPtr mesh, Placements placements, at::ScalarType dtype,
                          at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides)
     : c10::TensorImpl(kKeys, c10::scalarTypeToTypeMeta(dtype), device),
       shard_(std::move(shard)),
       mesh_(std::move(mesh)),
-      placements_(placements) {
+      placements_(std::move(placements)) {
   set_storage_access_should_throw();
   set_sizes_and_strides(sizes, strides);
 }

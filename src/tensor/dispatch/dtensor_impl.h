@@ -67,8 +67,8 @@ struct MovedFrom {
 
 class DTensorImpl final : public c10::TensorImpl {
  public:
-  DTensorImpl(LocalShard shard, MeshPtr mesh, const Placements& placements, at::ScalarType dtype,
-              at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides);
+  DTensorImpl(LocalShard shard, MeshPtr mesh, Placements placements, at::ScalarType dtype, at::Device device,
+              c10::IntArrayRef sizes, c10::IntArrayRef strides);
   //! With the metadata of another one.
   DTensorImpl(at::Tensor local, const DTensorImpl& like);
 

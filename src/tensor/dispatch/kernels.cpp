@@ -1,6 +1,6 @@
 // Two kernels per operator with a rule. Above autograd, differentiable operations redistribute the tensors to
 // the placements of the plan: autograd then saves the tensors of the actual computation, and each
-// redistribution has its own backward. Below autograd, the operator runs on the local shards. Without
+// redistribution has its own backward pass. Below autograd, the operator runs on the local shards. Without
 // gradients, the first kernel also does the work of the second.
 #include "tensor/dispatch/kernels.h"
 
@@ -202,8 +202,8 @@ void compute(OpCall& call, const OpPlan& plan) {
     const Placements& placements = plan.out[result];
     if (index >= layouts.size())
       return wrap(local, call.mesh, placements, global_sizes(call, plan, local.sizes(), placements));
-    const at::Tensor tensor = wrap(LocalShard{local, nullptr}, call.mesh, placements, local.scalar_type(),
-                                   local.device(), layouts[index].sizes, layouts[index].strides);
+    at::Tensor tensor = wrap(LocalShard{local, nullptr}, call.mesh, placements, local.scalar_type(),
+                             local.device(), layouts[index].sizes, layouts[index].strides);
     if (source) note_source(*source, tensor);
     return tensor;
   };

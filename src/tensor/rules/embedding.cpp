@@ -1,5 +1,5 @@
-// Embedding lookup and its backward: both are linear, and the backward of each is the other. The rules are in
-// index.cpp.
+// Embedding lookup and its backward pass: both are linear, and the backward pass of each is the other. The
+// rules are in index.cpp.
 #include "tensor/rules/embedding.h"
 
 #include "tensor/dispatch/autograd.h"

@@ -40,7 +40,7 @@ void backward_options(const OpCall& call, int axis, Options& options) {
   if (clear(call, 2)) leading(call, axis, options, 2, true);
 }
 
-//! rms_norm(input, normalized_shape, weight?, eps?): libtorch's fused kernel has no backward on CPU.
+//! rms_norm(input, normalized_shape, weight?, eps?): libtorch's fused kernel has no backward pass on CPU.
 bool replace_rms_norm(const OpCall& call) {
   const at::Tensor x = call.arg(0).toTensor();
   std::vector<std::int64_t> dims;

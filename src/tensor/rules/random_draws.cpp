@@ -25,7 +25,7 @@ struct Draw {
     const double radius = std::sqrt(-2 * std::log(1 - unit(a, b)));
     return n.mean + n.deviation * radius * std::cos(2 * std::numbers::pi * unit(c, d));
   }
-  double operator()(const Bernoulli& b_) const { return unit(a, b) < b_.p ? 1 : 0; }
+  double operator()(const Bernoulli& draw) const { return unit(a, b) < draw.p ? 1 : 0; }
   double operator()(const Integers& i) const {
     return static_cast<double>(i.from) + std::floor(static_cast<double>(i.to - i.from) * unit(a, b));
   }

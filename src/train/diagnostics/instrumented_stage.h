@@ -1,5 +1,5 @@
 // The trainer's stage wrapper: applies the precision of the run, finds the first non-finite value, and
-// measures the bytes that a forward returns and keeps.
+// measures the bytes that a forward pass returns and keeps.
 #pragma once
 
 #include <penstock/runtime/pipeline.h>
@@ -11,7 +11,7 @@
 
 namespace penstock::train {
 
-//! The first value that is not finite in a forward.
+//! The first value that is not finite in a forward pass.
 struct NotFinite {
   enum class Kind { Argument, Keyword, Parameter, Output, Target, Loss };
 
@@ -50,8 +50,8 @@ class InstrumentedStage : public runtime::StageModule {
 
   //! Resets the count of forward passes and the findings.
   void reset();
-  //! Finding of the first forward whose output is not finite, else of the first whose input or parameter is
-  //! not.
+  //! Finding of the first forward pass whose output is not finite, else of the first whose input or parameter
+  //! is not.
   const std::optional<NotFinite>& first_bad() const { return first_bad_ ? first_bad_ : hidden_bad_; }
   std::uint64_t output_bytes() const { return output_bytes_; }
   std::uint64_t kept_bytes() const { return kept_bytes_; }

@@ -106,7 +106,7 @@ Error error_of(const Located& first, const std::string& text, const RunOptions& 
                              .microbatch = MicrobatchId(first.microbatch),
                              .tensor = first.tensor,
                              .op = first.op};
-  const char* const finite = first.hidden ? "every forward and its loss are finite, but " : "";
+  const char* const finite = first.hidden ? "every forward pass and its loss are finite, but " : "";
   return Error(text + ": " + finite + first.message + where, context,
                first.data ? "check the data, or use on_nan = skip to skip the update of such steps" : hint);
 }
@@ -141,7 +141,8 @@ Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, 
   const std::string hint =
       "reduce the learning rate, use warmup or grad_clip, or use on_nan = skip to skip such updates";
   if (!first)
-    return Error(text.str() + ": every forward and its loss are finite, so a backward produced it", {}, hint);
+    return Error(text.str() + ": every forward pass and its loss are finite, so a backward pass produced it",
+                 {}, hint);
   return error_of(*first, text.str(), options, assembly.pipeline->program().num_stages(), hint);
 }
 

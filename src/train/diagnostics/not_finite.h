@@ -9,9 +9,9 @@
 
 namespace penstock::train {
 
-//! Runs the forward of the batch again with instrumented stages. Returns an error that names the first value
-//! that is not finite (data, parameter, output or loss) with its microbatch, stage and operator, or says that
-//! the backward produced it. Collective; all ranks return the same error.
+//! Runs the forward pass of the batch again with instrumented stages. Returns an error that names the first
+//! value that is not finite (data, parameter, output or loss) with its microbatch, stage and operator, or
+//! says that the backward pass produced it. Collective; all ranks return the same error.
 Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, const DataSource& data,
                       const RunOptions& options, const StepRecord& record);
 

@@ -2,6 +2,7 @@
 #include "train/loop/measure.h"
 
 #include "base/io/storage_error.h"
+#include "base/text.h"
 
 #include <penstock/plan/simulate.h>
 #include <penstock/runtime/stage_profile.h>
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -106,11 +106,7 @@ std::string cost_file(const plan::Costs& costs, int microbatches, const std::str
   text.precision(6);
   text << "# " << heading << "\n# Measured by penstock train; seconds and bytes of one microbatch.\n";
   text << "microbatches = " << microbatches << "\n";
-  const auto seconds = [](double value) {
-    char number[40];
-    std::snprintf(number, sizeof number, "%.6e", value);
-    return std::string(number);
-  };
+  const auto seconds = [](double value) { return formatted("%.6e", value); };
   for (const plan::StageCosts& stage : costs.stages) {
     text << "\n[[stages]]\nforward = " << seconds(stage.forward) << "\ninput = " << seconds(stage.input)
          << "\nweight = " << seconds(stage.weight) << "\n";

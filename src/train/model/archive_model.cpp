@@ -72,10 +72,9 @@ class StagedArchive : public StagedModel {
                        "split the model again to build another copy");
     if (tensor_group) {
       check_tensor_ranks(tensor_group->size());
-      shard_graph_stage(*pipe_.get_stage_module(stage), plan_for(tensor_group->size()), shared(),
-                        *tensor_group);
+      shard_graph_stage(*pipe_.stage_module(stage), plan_for(tensor_group->size()), shared(), *tensor_group);
     }
-    return pipe_.stage_module(stage);
+    return pipe_.make_stage_module(stage);
   }
 
   void check_tensor_ranks(int ranks) const override {

@@ -72,8 +72,8 @@ bool is_auto(const ParallelOptions& options) {
 schedule::ScheduleShape checked_shape(const ParallelOptions& options, schedule::ScheduleKind kind) {
   const schedule::ScheduleInfo& info = info_of(kind);
   if (!info.has_backward)
-    throw UsageError(std::string(info.name) + " has no backward and cannot train", {},
-                     "use 1F1B or another schedule with a backward");
+    throw UsageError(std::string(info.name) + " has no backward pass and cannot train", {},
+                     "use 1F1B or another schedule with a backward pass");
   const schedule::ScheduleShape shape{
       options.pp, options.stages_per_rank.value_or(info.default_stages_per_rank), options.microbatches};
   check_shape(kind, shape);

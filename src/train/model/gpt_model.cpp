@@ -13,7 +13,6 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace penstock::train {
 namespace {
@@ -22,7 +21,7 @@ using models::Gpt;
 using models::GptOptions;
 using models::GptPart;
 
-// Multiplications per token. A backward costs twice a forward for every layer.
+// Multiplications per token. A backward pass costs twice a forward pass for every layer.
 plan::Layer layer_of(std::string name, std::int64_t multiplications) {
   plan::Layer layer{std::move(name), {}};
   layer.costs.forward = static_cast<double>(multiplications);
@@ -109,11 +108,9 @@ class GptModel : public Model {
 
   std::string summary() const override {
     const auto count = static_cast<double>(models::parameter_count(*Gpt(options_)));
-    char text[160];
-    std::snprintf(text, sizeof text, "GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
-                  static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
-                  static_cast<long long>(options_.heads), count / 1e6);
-    return text;
+    return formatted("GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
+                     static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
+                     static_cast<long long>(options_.heads), count / 1e6);
   }
 
   ModelSplit split(int stages) const override {

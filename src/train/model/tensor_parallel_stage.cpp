@@ -30,8 +30,8 @@ bool is_shared(const std::string& name, const std::vector<runtime::SharedParamet
 
 }  // namespace
 
-// Megatron's layout: two all-reduces per block in each of forward and backward. The token embedding and the
-// head, tied or not, are sharded by vocabulary, so the logits are sharded by classes.
+// Megatron's layout: two all-reduces per block in the forward and in the backward pass. The token embedding
+// and the head, tied or not, are sharded by vocabulary, so the logits are sharded by classes.
 parallel::ParallelPlan gpt_tensor_plan(const torch::nn::Module& module) {
   const std::vector<std::pair<std::string, parallel::ParallelStyle>> styles = {
       {"attention.query", parallel::ColwiseParallel()}, {"attention.key", parallel::ColwiseParallel()},

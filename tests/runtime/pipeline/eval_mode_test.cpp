@@ -101,6 +101,25 @@ TEST(RuntimeEvalMode, IsSetDuringEvalAndRestoredForEverySubmodule) {
   }
 }
 
+TEST(RuntimeTrainingMode, BatchNormOfOneRowGetsHintAboutMicrobatches) {
+  comm::run_thread_ranks(1, [](comm::World& world) {
+    runtime::PipelineSchedule pipeline(
+        runtime::PipelineStage(Layer(0), StageId(0), 1, at::kCPU, world.group()), "1F1B", kLayerRows,
+        layer_options());
+    std::string message, hint;
+    try {
+      pipeline.step({layer_batch()}, layer_batch());
+    } catch (const Error& e) {
+      message = e.message();
+      hint = e.hint();
+    }
+    CHECK_THAT(message.find("more than 1 value per channel") != std::string::npos);
+    CHECK_THAT(
+        hint.starts_with("the microbatch has one row, too few for a batch norm: use fewer microbatches "
+                         "or a larger batch; nearby actions"));
+  });
+}
+
 TEST(RuntimeEvalMode, IsRestoredIfForwardThrows) {
   comm::run_thread_ranks(1, [](comm::World& world) {
     Layer layer(0);

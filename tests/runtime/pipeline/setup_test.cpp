@@ -146,7 +146,7 @@ TEST(RuntimeSetup, RejectsTablesWithUnsupportedActions) {
   for (const Wrong& wrong :
        {Wrong{"0F0,0F1,0B0,0B7", "0B7 names microbatch 7, but there are only 2"},
         Wrong{"0B0,0F0,0F1,0B1", "0B0 needs the output of stage 0 of microbatch 0"},
-        Wrong{"0F0,0F1,0B0,0B1,0B1", "0B1 repeats the backward of an earlier B, I or W"},
+        Wrong{"0F0,0F1,0B0,0B1,0B1", "0B1 repeats the backward pass of an earlier B, I or W"},
         Wrong{"0F0,0F1,0F1,0B0,0B1", "0F1 appears twice"},
         Wrong{"0F0,0F1,0W0,0I0,0B1", "0W0 needs the input gradient of stage 0 of microbatch 0"},
         Wrong{"0F0,0F1,0B0", "stage 0 has no B or I for microbatch 1"}}) {

@@ -108,6 +108,22 @@ TEST(ToolScheduleCommand, RejectsInvalidInputWithHintAndExitCode2) {
       2);
 }
 
+TEST(ToolPlanCommands, CountsOutOfRangeAreReportedAlike) {
+  const auto error = [](std::vector<std::string> words) { return penstock(std::move(words)).err; };
+  const std::string hint = "hint: use at least 1";
+  const auto zero = testing::AllOf(HasSubstr("--ranks must be between 1 and 65535, not 0"), HasSubstr(hint));
+  EXPECT_THAT(error({"schedule", "1F1B", "--ranks", "0", "--microbatches", "4"}), zero);
+  EXPECT_THAT(error({"schedule", "1F1B", "--ranks", "0", "--microbatches", "4", "--rank", "0"}), zero);
+  EXPECT_THAT(error({"simulate", "1F1B", "--ranks", "0", "--microbatches", "4"}), zero);
+  EXPECT_THAT(error({"plan", "--ranks", "0", "--microbatches", "4"}), zero);
+  const auto negative = testing::AllOf(HasSubstr("--microbatches must be between 1 and "),
+                                       HasSubstr(", not -1"), HasSubstr(hint));
+  EXPECT_THAT(error({"schedule", "1F1B", "--ranks", "2", "--microbatches", "-1"}), negative);
+  EXPECT_THAT(error({"validate", "table.csv", "--microbatches", "-1"}), negative);
+  EXPECT_THAT(error({"schedule", "1F1B", "--ranks", "4", "--microbatches", "4", "--rank", "4"}),
+              testing::AllOf(HasSubstr("--rank must be between 0 and 3, not 4"), HasSubstr("use at most 3")));
+}
+
 TEST(ToolValidateCommand, AcceptsTableAndLoweredListOfEverySchedule) {
   const test::TempDir dir;
   for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {

@@ -10,8 +10,9 @@ const flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", 
 
 export const folder = mkdtempSync(join(tmpdir(), "penstock-playground-"));
 
-// Opens an address in a new browser; `problems` collects errors of the page and requests that leave it.
-export async function openPage(address, options = {}) {
+// Opens an address in a new browser and waits until its body has the class `state`. `problems` collects errors of the page and
+// requests that leave it.
+export async function openPage(address, options = {}, state = "ready") {
   const profile = mkdtempSync(join(folder, "profile-"));
   const context = await chromium.launchPersistentContext(profile, {
     executablePath: "/usr/bin/chromium", headless: true, args: flags, viewport: { width: 1300, height: 900 }, acceptDownloads: true, ...options,
@@ -24,7 +25,7 @@ export async function openPage(address, options = {}) {
     if (url.split("#")[0] !== address.split("#")[0] && !/^(blob|data):/.test(url)) problems.push("request for " + url);
   });
   await page.goto(address);
-  await page.waitForSelector("body.ready", { timeout: 120000 });
+  await page.waitForSelector("body." + state, { timeout: 120000, state: "attached" });
   return { page, problems, close: () => context.close() };
 }
 

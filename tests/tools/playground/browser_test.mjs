@@ -145,6 +145,17 @@ const tests = {
     assert.equal((await exported(page, "csv")).text.replace(/,+$/gm, ""), runTool(tool, "schedule", "Auto", ...words).replace(/,+$/gm, ""));
   },
 
+  async "a search that is stopped says so"({ page }) {
+    await go(page, { a: "1F1B", b: "", ranks: "32", microbatches: "256" });
+    await page.selectOption("#panel-a [data-part=schedule]", "Auto");
+    await page.waitForSelector("#panel-a [data-part=busy]");
+    assert.equal(await page.locator("#panel-a [data-part=activity]").textContent(), "searching");
+    await page.click("#panel-a [data-part=stop]");
+    await page.waitForFunction(() => document.querySelector("#panel-a [data-part=error]").textContent.startsWith("The search was stopped."));
+    assert.equal(await page.locator("#panel-a [data-part=busy]").isVisible(), false);
+    assert.equal(await result(page), null);
+  },
+
   async "the planner's plans can be shown and stopped"({ page }) {
     // The stages of this pipeline are the planner's layers. They differ, so that no two partitions are equally good.
     await go(page, {
@@ -328,6 +339,28 @@ const touchTests = {
   },
 };
 
+// A page that is damaged in this way says that it cannot start, and why; it does not stay in the state "loading".
+async function checkFailure(name, damage, reason) {
+  const broken = join(folder, "broken.html");
+  writeFileSync(broken, damage(readFileSync(file, "utf8")));
+  const { page, close } = await openPage(pathToFileURL(broken).href, {}, "failed");
+  assert.match(await page.locator("#failure").textContent(), reason);
+  assert.equal(await page.locator("#loading").isVisible(), false);
+  assert.equal(await page.locator("#panels").isVisible(), false);
+  await close();
+  console.log("ok", name);
+}
+
+const moduleText = /(<script type="text\/plain" id="module">)[^<]*/;
+
+async function checkFailures() {
+  await checkFailure("a damaged module is reported", (text) => text.replace(moduleText, "$1AAAA"), /cannot start: the file is incomplete or damaged/);
+  await checkFailure("a worker that fails is reported", (text) => text.replace("library._initialize();", 'throw new Error("no memory");'), /cannot start: .*no memory/);
+  await checkFailure("a script that cannot be read is reported", (text) => text.replace("class App {", "class class {"), /cannot start: .*SyntaxError/);
+  await checkFailure("a browser without WebAssembly is reported", (text) => text.replace("await compileModule()", "(delete globalThis.WebAssembly, await compileModule())"),
+    /cannot start: this browser has no WebAssembly/);
+}
+
 async function runAll(list, context) {
   for (const [name, test] of Object.entries(list)) {
     await test(context);
@@ -343,6 +376,7 @@ try {
   const phone = { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2, colorScheme: "dark" };
   const local = pathToFileURL(file).href;
   await runAll(touchTests, { ...await openPage(local, phone), address: local });
+  await checkFailures();
 } finally {
   const code = await studio.stop();
   removeFolder();

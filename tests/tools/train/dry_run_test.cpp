@@ -172,6 +172,43 @@ TEST(ToolDryRun, ParametersAreThoseOfCheckpoint) {
   }
 }
 
+// The oracle of the share is the table of stages. `--balance time` makes the stages of the first model even;
+// one layer of the MLP has most of its parameters and work.
+TEST(ToolDryRun, WarnsOfUnevenStagesAndNamesOption) {
+  const auto mlp_data = [](const std::string& model, const Words& more) {
+    return with({"train", kArchives + model, "--data=" + kArchives + "mlp.safetensors", "--loss=mse",
+                 "--batch=8", "--microbatches=4"},
+                more);
+  };
+  const auto warning_of = [](const Words& words) {
+    const json predicted = forecast(words);
+    for (const json& note : predicted.at("notes"))
+      if (const auto text = note.get<std::string>(); text.starts_with("warning: ")) return text;
+    return std::string();
+  };
+  const auto share_of = [](const Words& words, std::size_t stage) {
+    double sum = 0;
+    const json stages = forecast(words).at("stages");
+    for (const json& one : stages) sum += one.at("flops").get<double>();
+    return stages[stage].at("flops").get<double>() / sum;
+  };
+  const Words uneven = mlp_data("uneven.pt2", {"--ranks=2"});
+  const std::string warning = warning_of(uneven);
+  EXPECT_THAT(warning, AllOf(HasSubstr("stage 0 of 2 has "), HasSubstr("use --balance time ")));
+  EXPECT_NEAR(std::stod(warning.substr(warning.find("has ") + 4)), 100 * share_of(uneven, 0), 0.1);
+  EXPECT_LT(share_of(with(uneven, {"--balance=time"}), 0), 0.75);
+  EXPECT_EQ(warning_of(with(uneven, {"--balance=time"})), "");
+  EXPECT_EQ(warning_of(with(uneven, {"--split=head=beginning"})), "");
+  EXPECT_THAT(warning_of(mlp_data("mlp.pt2", {"--ranks=3"})),
+              AllOf(HasSubstr("stage 1 of 3 has 77.4% of the operations"), HasSubstr("use fewer stages")));
+  EXPECT_EQ(warning_of(archive({"--ranks=4"})), "");
+  EXPECT_EQ(warning_of(gpt({"--ranks=2"})), "");
+  // The run warns too.
+  const Outcome real = penstock(with(uneven, {"--steps=1"}));
+  EXPECT_EQ(real.code, 0);
+  EXPECT_EQ(real.err, warning + "\n");
+}
+
 // docs/simulation.md: 1F1B holds the activations of min(m, p - r) microbatches on rank r.
 TEST(ToolDryRun, MemoryFollowsFormulaOf1F1B) {
   const json predicted = forecast(gpt({"--ranks=3", "--microbatches=8", "--seed=4"}));

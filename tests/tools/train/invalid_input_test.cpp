@@ -63,6 +63,11 @@ void write_files(const TempDir& dir) {
   with("flat_target.safetensors", "target", target.select(1, 0));
   Tensors regression = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
   checkpoint::save_safetensors(dir / "mlp.safetensors", regression);
+  checkpoint::save_safetensors(dir / "wide.safetensors",
+                               {{"input", at::zeros({20, 7})}, {"target", regression["target"]}});
+  checkpoint::save_safetensors(
+      dir / "images.safetensors",
+      {{"x", at::zeros({8, 8, 8, 2})}, {"input", at::zeros({8, 8, 8, 2})}, {"target", at::zeros({8, 3})}});
   regression["target"] = regression["target"].select(1, 0);
   checkpoint::save_safetensors(dir / "mlp_flat.safetensors", regression);
   checkpoint::save_safetensors(dir / "x.safetensors", {{"x", at::zeros({4, 6})}});
@@ -142,7 +147,19 @@ const std::vector<Mistake>& mistakes() {
       train("FloatTokens", {"--data=@float_tokens.safetensors"}, "'tokens' is float32, expected int64",
             "torch.int64"),
       train("DoubleInput", {"--data=@double_weight.safetensors"}, "'weight' is float64", "torch.float32"),
-      train("SequenceLength", {"--data=@short_tokens.safetensors"}, "dim 1 of", "exactly that size"),
+      train("SequenceLength", {"--data=@short_tokens.safetensors"}, "dim 1 of 'tokens' is 5",
+            "takes int64[n, 6]"),
+      train("FeatureCount", {"%mlp.pt2", "--data=@wide.safetensors", "--loss=mse"},
+            "dim 1 of 'input' is 7, the model expects 6", "'input' is float32[20, 7] in "),
+      train("DimCount", {"%mlp.pt2", "--data=@images.safetensors", "--loss=mse"},
+            "'input' has 4 dims, the model expects 2", "takes float32[n, 6]"),
+      train("ChannelsLast",
+            {"%../../graph/archives/convnet.pt2", "--data=@images.safetensors", "--microbatches=4"},
+            "dim 1 of 'x' is 8, the model expects 2",
+            "store it in that shape with tensor.permute(0, 3, 1, 2)"),
+      train("BatchNormOfOneRow",
+            {"%norm.pt2", "--data=@mlp.safetensors", "--loss=mse", "--batch=8", "--microbatches=8"},
+            "the batch norm '1' needs more than one value per channel", "fewer microbatches"),
       train("TokenOutOfRange", {"--data=@large_token.safetensors"}, "embedding 'token' has 17 rows",
             "larger embedding"),
       train("ClassOutOfRange", {"--data=@class_17.safetensors"}, "17 classes (0 to 16)",

@@ -221,6 +221,8 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
       ++count;
     }
     EXPECT_GT(count, 40);
+    // Examples are read in file order, whether or not the option is given.
+    EXPECT_EQ(config.find("\nno-shuffle = true\n") != std::string::npos, without == of_gpt) << config;
     std::ofstream(dir / "settled.toml") << config;
     const Outcome again = penstock({"train", "--config", dir / "settled.toml"});
     EXPECT_EQ(again.code, 0) << again.err;
@@ -253,8 +255,8 @@ TEST(ToolTrain, QuietPrintsOnlyResult) {
   const std::string saved = dir / "saved";
   const Outcome outcome = penstock(small({"-q", "--eval-every=2", "--checkpoint=" + saved}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, testing::MatchesRegex("loss [0-9.]+ at the first step of this run, [0-9.]+ at the "
-                                                 "last; validation loss [0-9.]+\ncheckpoint: " +
+  EXPECT_THAT(outcome.out, testing::MatchesRegex("loss [0-9.]+ at step 1, [0-9.]+ at step 4; "
+                                                 "validation loss [0-9.]+\ncheckpoint: " +
                                                  saved + "/step-00000004\n"));
   EXPECT_EQ(outcome.err, "");
   // Warnings and errors stay.
@@ -269,6 +271,28 @@ TEST(ToolTrain, QuietPrintsOnlyResult) {
   EXPECT_EQ(failed.code, 1);
   EXPECT_THAT(failed.err, HasSubstr("rank 1 failed first"));
   EXPECT_EQ(failed.out, "");
+}
+
+TEST(ToolTrain, ResumedRunNamesItsSteps) {
+  const TempDir dir;
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = small({"--sample=0", "--checkpoint=" + (dir / "saved")});
+    std::erase(words, "--steps=4");
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_THAT(run({"--steps=2"}),
+              AllOf(testing::Not(HasSubstr("loaded the checkpoint")),
+                    testing::ContainsRegex("\nloss [0-9.]+ at step 1, [0-9.]+ at step 2\n")));
+  EXPECT_THAT(run({"--steps=4", "--resume"}),
+              AllOf(HasSubstr("\nloaded the checkpoint of step 2; training continues from step 3\n"),
+                    testing::ContainsRegex("\nloss [0-9.]+ at step 3, [0-9.]+ at step 4\n")));
+  EXPECT_THAT(run({"--steps=5", "--resume"}), testing::ContainsRegex("\nloss [0-9.]+ at step 5\n"));
+  EXPECT_THAT(run({"--steps=5", "--resume"}),
+              AllOf(HasSubstr("\nloaded the checkpoint of step 5; nothing is left to train (--steps 5)\n"),
+                    testing::Not(HasSubstr("\nloss "))));
 }
 
 TEST(ToolTrain, QuietPrintsNoStepsAsJson) {

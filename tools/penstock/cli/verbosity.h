@@ -12,15 +12,15 @@ struct Verbosity {
   bool quiet = false;    //!< only warnings, errors and the result
   bool verbose = false;  //!< the library's log at level `info` or higher
 
-  static constexpr const char* quiet_names = "-q,--quiet";
-  static constexpr const char* quiet_help = "print only warnings, errors and the result";
-  static constexpr const char* verbose_names = "-v,--verbose";
-  static constexpr const char* verbose_help =
+  static constexpr const char* kQuietNames = "-q,--quiet";
+  static constexpr const char* kQuietHelp = "print only warnings, errors and the result";
+  static constexpr const char* kVerboseNames = "-v,--verbose";
+  static constexpr const char* kVerboseHelp =
       "print the library's log of the command and its ranks on standard error (PENSTOCK_LOG=info)";
 
   void declare(Arguments& arguments) {
-    arguments.flag(quiet_names, quiet, quiet_help);
-    arguments.flag(verbose_names, verbose, verbose_help);
+    arguments.flag(kQuietNames, quiet, kQuietHelp);
+    arguments.flag(kVerboseNames, verbose, kVerboseHelp);
   }
 
   //! Sets the log level of this process. Throws UsageError if both flags are set.

@@ -15,15 +15,11 @@
 
 #include <ATen/Parallel.h>
 
-#include <cstdio>
-
 namespace penstock::tool {
 namespace {
 
 std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6e", value);
-  return text;
+  return formatted("%.6e", value);
 }
 
 std::string toml_text(std::string_view text) {

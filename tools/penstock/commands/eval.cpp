@@ -97,6 +97,7 @@ Loaded load(const EvalJob& job, int replica) {
   const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(job.model));
   const graph::Graph& graph = archive->graph();
   const ModelData all = read_model_data(graph, job.input);
+  check_example_shapes(graph, all.leaves, job.input);
   check_tokens(graph, all.leaves);
   ModelData data;
   int microbatches = 0;
@@ -170,7 +171,7 @@ void run_rank(const EvalJob& job, const comm::World& world) {
   std::vector<runtime::PipelineStage> local_stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     if (!plan.empty()) {
-      parallelize_module(*pipe.get_stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::Ignore);
+      parallelize_module(*pipe.stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::Ignore);
     }
     local_stages.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
   }
@@ -178,7 +179,7 @@ void run_rank(const EvalJob& job, const comm::World& world) {
                                 [](const auto& stage) { return stage.is_last(); });
   const bool first = std::any_of(local_stages.begin(), local_stages.end(),
                                  [](const auto& stage) { return stage.is_first(); });
-  runtime::PipelineSchedule pipeline(local_stages, schedule, pipe.schedule_options());
+  runtime::PipelineSchedule pipeline(local_stages, schedule, pipe.pipeline_options());
   const runtime::StepResult result = pipeline.eval(first ? data.args : value::Args{}, {}, data.kwargs);
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs =

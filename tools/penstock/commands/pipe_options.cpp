@@ -1,6 +1,7 @@
 // Parses and checks the pipeline options.
 #include "commands/pipe_options.h"
 
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "config/settings.h"
 #include "config/train_settings.h"

@@ -1,4 +1,5 @@
 // `penstock plan`: finds the fastest partition and schedule, and explains why the others were rejected.
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/start_torch.h"
@@ -121,11 +122,9 @@ int plan_command(Arguments& arguments) {
   arguments.option("--top", top, "number of rows to show; 0: all");
   arguments.option("--save", save, "write the best schedule to this CSV file");
   arguments.parse();
-  if (ranks < 1 || ranks > schedule::kMaxStages)
-    throw UsageError(str_cat("--ranks must be between 1 and ", schedule::kMaxStages));
+  options.ranks = count_option(ranks, "--ranks", schedule::kMaxStages);
   if (microbatches.empty())
     throw UsageError("plan needs --microbatches", {}, "give one or more counts: --microbatches 8,16");
-  options.ranks = static_cast<int>(ranks);
   options.microbatches = positive_integers(microbatches, "--microbatches");
   if (!stages_per_rank.empty())
     options.stages_per_rank = positive_integers(stages_per_rank, "--stages-per-rank");

@@ -1,4 +1,5 @@
 // `penstock run`: starts a program on several ranks, on one or more nodes.
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/libtorch.h"

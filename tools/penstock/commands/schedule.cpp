@@ -1,4 +1,5 @@
 // `penstock schedule`: prints or draws a schedule.
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
@@ -57,11 +58,6 @@ std::string table_json(const std::string& name, const schedule::Placement& place
   return out.text() + "\n";
 }
 
-void check_range(const char* option, std::int64_t value, std::int64_t most) {
-  if (value >= 1 && value <= most) return;
-  throw UsageError(str_cat(std::string(option), " must be between 1 and ", most, ", not ", value));
-}
-
 //! Prints the row of one rank, without generating the other rows if the generator allows it.
 int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t rank,
              const std::string& output) {
@@ -69,15 +65,15 @@ int one_rank(const std::string& name, const ShapeOptions& options, std::int64_t 
   if (!options.ranks || !options.microbatches) {
     throw UsageError("a named schedule needs --ranks and --microbatches");
   }
-  const std::int64_t stages = options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank);
-  check_range("--ranks", *options.ranks, schedule::kMaxStages);
-  check_range("--stages-per-rank", stages, schedule::kMaxStages / *options.ranks);
-  check_range("--microbatches", *options.microbatches, kMaxRowMicrobatches / stages);
-  const schedule::ScheduleShape shape{static_cast<int>(*options.ranks), static_cast<int>(stages),
-                                      static_cast<int>(*options.microbatches)};
+  const int ranks = count_option(*options.ranks, "--ranks", schedule::kMaxStages);
+  const int stages_per_rank =
+      count_option(options.stages_per_rank.value_or(info_of(kind).default_stages_per_rank),
+                   "--stages-per-rank", schedule::kMaxStages / ranks);
+  const int microbatches =
+      count_option(*options.microbatches, "--microbatches", kMaxRowMicrobatches / stages_per_rank);
+  const schedule::ScheduleShape shape{ranks, stages_per_rank, microbatches};
   check_shape(kind, shape);
-  if (rank < 0 || rank >= shape.ranks)
-    throw UsageError(str_cat("--rank must be between 0 and ", shape.ranks - 1));
+  check_between(rank, 0, ranks - 1, "--rank");
   std::ostringstream text;
   text.exceptions(std::ios::badbit);  // else text would be lost silently if memory runs out
   schedule::write_csv(text, {make_rank_schedule(kind, shape, Rank(rank))});

@@ -8,8 +8,6 @@
 
 #include <penstock/base/error.h>
 
-#include <cstdio>
-
 namespace penstock::tool {
 namespace {
 
@@ -93,9 +91,7 @@ std::string timeline_csv(const schedule::Timeline& timeline) {
   std::string text = "rank,action,start,end\n";
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
     for (const schedule::TimedAction& timed : timeline.ranks[r]) {
-      char times[80];
-      std::snprintf(times, sizeof times, ",%.9g,%.9g\n", timed.start, timed.end);
-      text += str_cat(r, ",", to_string(timed.action), times);
+      text += str_cat(r, ",", to_string(timed.action), formatted(",%.9g,%.9g\n", timed.start, timed.end));
     }
   }
   return text;

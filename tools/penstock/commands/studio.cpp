@@ -1,5 +1,6 @@
 // `penstock studio`: serves the playground to a browser on this machine, or writes it to a file.
 #include "base/json.h"
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
@@ -71,8 +72,7 @@ int studio_command(Arguments& arguments) {
   arguments.option("-o,--output", output, "write the page to this file, which a browser can open, and exit");
   arguments.option("--page", file, "serve this HTML file instead of the built-in page");
   arguments.parse();
-  if (port && (*port < 0 || *port > kMaxPort))
-    throw UsageError(str_cat("--port must be between 0 and ", kMaxPort));
+  if (port) check_between(*port, 0, kMaxPort, "--port");
   std::string page = page_of(file);
   if (!output.empty()) {
     write_output(output, page);

@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/train_settings.h"
+#include "train/checks/balance_check.h"
 #include "train/checks/train_checks.h"
 #include "train/display/failure_report.h"
 #include "train/display/train_display.h"
@@ -17,6 +18,7 @@
 #include <penstock/comm/launched_rank.h>
 #include <penstock/comm/launcher.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -84,6 +86,7 @@ int train_command(Arguments& arguments) {
     print("# resolved configuration\n" + request.resolved_config + "\n");
     for (const std::string& line : created) print(line + "\n");
   }
+  if (const auto warning = balance_warning(request)) std::fprintf(stderr, "%s\n", warning->c_str());
   comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.command_line());
   set_display(launch_options, display);
   verbosity.pass_to(launch_options.environment);

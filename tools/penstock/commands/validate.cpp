@@ -1,4 +1,5 @@
 // `penstock validate`: reports every error of a schedule file and the send modes in which it is safe.
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
@@ -49,11 +50,8 @@ int validate_command(Arguments& arguments) {
   arguments.choice("--send-mode", mode, send_mode_choices(), "the send mode that decides the exit code");
   arguments.parse();
   schedule::CsvOptions options;
-  if (microbatches) {
-    if (*microbatches < 1 || *microbatches > schedule::kMaxMicrobatches)
-      throw UsageError("--microbatches must be 1 or more");
-    options.microbatches = static_cast<int>(*microbatches);
-  }
+  if (microbatches)
+    options.microbatches = count_option(*microbatches, "--microbatches", schedule::kMaxMicrobatches);
   std::istringstream text(read_input(path));
   Diagnostics problems;
   const schedule::ScheduleFile file = read_csv(text, problems, options);

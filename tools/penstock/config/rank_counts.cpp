@@ -1,6 +1,7 @@
 // Resolves the rank options.
 #include "config/rank_counts.h"
 
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "config/settings.h"
 

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 namespace penstock::tool {
@@ -26,14 +25,10 @@ std::string key_of(const std::string& name) {
 
 // The shortest decimal text that parses to the same number.
 std::string number_text(double number) {
-  char text[40];
-  if (std::abs(number) < 1e15 && number == std::floor(number)) {
-    std::snprintf(text, sizeof text, "%.0f", number);
-    return text;
-  }
+  if (std::abs(number) < 1e15 && number == std::floor(number)) return formatted("%.0f", number);
   for (int digits = 1; digits <= 17; ++digits) {
-    std::snprintf(text, sizeof text, "%.*g", digits, number);
-    if (std::strtod(text, nullptr) == number) return text;  // works for subnormal numbers too
+    std::string text = formatted("%.*g", digits, number);
+    if (std::strtod(text.c_str(), nullptr) == number) return text;  // works for subnormal numbers too
   }
   return "0";
 }
@@ -67,13 +62,6 @@ bool is_empty(const SettingValue& value) {
 }
 
 }  // namespace
-
-int count_option(std::int64_t value, const char* option) {
-  if (value < 1 || value > 65'535)
-    throw UsageError(str_cat(std::string(option), " must be between 1 and 65535, not ", value), {},
-                     value < 1 ? "use at least 1" : "use at most 65535");
-  return static_cast<int>(value);
-}
 
 void Settings::take(const std::string& name, bool& target, const SettingValue& value) {
   if (!std::holds_alternative<bool>(value)) refuse(name, "true or false", "true");

@@ -29,10 +29,6 @@ std::vector<ConfigValue> read_config_file(const std::string& path);
 //! Parses the text of such a file. Errors name `path`.
 std::vector<ConfigValue> read_config_text(const std::string& text, const std::string& path);
 
-//! Returns the value of an option that is a count. Throws UsageError, naming the option, unless it is between
-//! 1 and 65535.
-int count_option(std::int64_t value, const char* option);
-
 class Settings {
  public:
   explicit Settings(Arguments& arguments) : arguments_(arguments) {}

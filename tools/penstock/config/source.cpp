@@ -1,6 +1,7 @@
 // Generates or reads the schedule that a command works on, and writes pictures.
 #include "config/source.h"
 
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
@@ -18,15 +19,15 @@
 namespace penstock::tool {
 namespace {
 
-constexpr std::int64_t kMaxRanks = 65'535;
 constexpr std::int64_t kMaxForwards = 50'000'000;  //!< forward passes; lowered, such a table takes several GB
 
-int count_of(const std::optional<std::int64_t>& given, const char* option, std::int64_t most) {
-  if (!given) throw UsageError(std::string("a named schedule needs ") + option);
-  if (*given < 1 || *given > most) {
-    throw UsageError(str_cat(std::string(option), " must be between 1 and ", most));
-  }
-  return static_cast<int>(*given);
+std::int64_t required(const std::optional<std::int64_t>& given, const char* option) {
+  if (!given) throw UsageError(str_cat("a named schedule needs ", option));
+  return *given;
+}
+
+int microbatch_count(std::int64_t given) {
+  return count_option(given, "--microbatches", schedule::kMaxMicrobatches);
 }
 
 }  // namespace
@@ -62,13 +63,13 @@ bool is_file(const std::string& name_or_file) {
 
 schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& options, const CostFile& file,
                                   schedule::SendMode mode) {
-  const int ranks = count_of(options.ranks, "--ranks", kMaxRanks);
-  const int microbatches = count_of(options.microbatches, "--microbatches", schedule::kMaxMicrobatches);
+  const int ranks = count_option(required(options.ranks, "--ranks"), "--ranks");
+  const int microbatches = microbatch_count(required(options.microbatches, "--microbatches"));
   const plan::ScheduleChoice choice = plan::parse_schedule_choice(name);
   const auto* const kind = std::get_if<schedule::ScheduleKind>(&choice);
   const int usual = kind != nullptr ? info_of(*kind).default_stages_per_rank : 1;
   const int stages_per_rank =
-      options.stages_per_rank ? count_of(options.stages_per_rank, "--stages-per-rank", kMaxRanks) : usual;
+      options.stages_per_rank ? count_option(*options.stages_per_rank, "--stages-per-rank") : usual;
   if (static_cast<std::int64_t>(ranks) * stages_per_rank > schedule::kMaxStages) {
     throw UsageError(str_cat("there can be at most ", schedule::kMaxStages, " stages"));
   }
@@ -100,8 +101,7 @@ schedule::Program program_of(const std::string& name_or_file, const ShapeOptions
   std::istringstream text(read_input(name_or_file));
   schedule::CsvOptions reading;
   reading.skips = lowering.skips;
-  if (options.microbatches)
-    reading.microbatches = count_of(options.microbatches, "--microbatches", schedule::kMaxMicrobatches);
+  if (options.microbatches) reading.microbatches = microbatch_count(*options.microbatches);
   const schedule::ScheduleFile table = read_csv(text, reading);
   if (table.level == schedule::ProgramLevel::Lowered) {
     schedule::Draft draft = table.draft();

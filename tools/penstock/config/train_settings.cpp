@@ -1,10 +1,10 @@
 // The options of `penstock train`.
 #include "config/train_settings.h"
 
+#include "base/option_ranges.h"
 #include "base/text.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "train/checks/output_paths.h"
-#include "train/option_ranges.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -86,7 +86,7 @@ void TrainSettings::declare(Settings& s) {
   s.choice<Precision>("--precision", run.precision, named({Precision::Float32, Precision::Bfloat16}),
                       "bf16: autocast to bfloat16");
   s.add("--recompute", run.parallel.recompute,
-        "keep only the stage inputs and recompute activations in the backward");
+        "keep only the stage inputs and recompute activations in the backward pass");
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
         "read the examples of an exported model in file order (currently the only order)");
@@ -129,8 +129,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--dry-run", dry_run,
         "print what would run where, with predicted memory and time, and exit: starts no ranks, writes no "
         "files");
-  s.add(Verbosity::quiet_names, verbosity.quiet, Verbosity::quiet_help);
-  s.add(Verbosity::verbose_names, verbosity.verbose, Verbosity::verbose_help);
+  s.add(Verbosity::kQuietNames, verbosity.quiet, Verbosity::kQuietHelp);
+  s.add(Verbosity::kVerboseNames, verbosity.verbose, Verbosity::kVerboseHelp);
   s.add("--sample", sample, "characters of text that the GPT generates at the end; 0: none");
   s.add("--prompt", prompt, "prompt for the generated text");
 }
@@ -160,14 +160,15 @@ void TrainSettings::resolve() {
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
+  no_shuffle = !built_in();  // file order is the only order so far
   resolve_outputs();
-  train::at_least(run.steps, 1, "--steps");
-  train::at_least(run.batch, 1, "--batch");
-  train::at_least(run.accumulate, 1, "--accumulate");
-  train::at_least(run.learning_rate.warmup, 0, "--warmup");
-  train::not_negative(run.learning_rate.peak, "--lr");
-  train::not_negative(run.optimizer.weight_decay, "--weight-decay");
-  train::not_negative(run.optimizer.momentum, "--momentum");
+  check_at_least(run.steps, 1, "--steps");
+  check_at_least(run.batch, 1, "--batch");
+  check_at_least(run.accumulate, 1, "--accumulate");
+  check_at_least(run.learning_rate.warmup, 0, "--warmup");
+  check_not_negative(run.learning_rate.peak, "--lr");
+  check_not_negative(run.optimizer.weight_decay, "--weight-decay");
+  check_not_negative(run.optimizer.momentum, "--momentum");
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!(timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");

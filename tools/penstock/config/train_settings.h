@@ -32,7 +32,7 @@ struct TrainSettings {
   std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
   std::string prompt = "\n";
   DeviceChoice device = DeviceChoice::Auto;
-  bool no_shuffle = false;  // no effect yet: file order is the only order
+  bool no_shuffle = false;  // no effect yet: `resolve` sets it for every exported model
   bool dry_run = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;

@@ -35,10 +35,10 @@ std::size_t elements_of(const graph::Graph& graph, graph::Slot::Kind kind) {
 std::vector<std::string> modules_of(const pipe::Pipe& pipe, StageId stage) {
   std::map<std::string, int> holders;
   for (int s = 0; s < pipe.num_stages(); ++s) {
-    for (const std::string& path : pipe.stage_modules(StageId(s))) ++holders[path];
+    for (const std::string& path : pipe.stage_module_paths(StageId(s))) ++holders[path];
   }
   std::vector<std::string> modules;
-  for (const std::string& path : pipe.stage_modules(stage)) {
+  for (const std::string& path : pipe.stage_module_paths(stage)) {
     const std::size_t dot = path.rfind('.');
     const bool inside = dot != std::string::npos && holders[path.substr(0, dot)] == 1;
     if (holders[path] == 1 && !inside) modules.push_back(path);

@@ -1,17 +1,15 @@
 // Formats numbers and tables.
 #include "report/text_table.h"
 
+#include "base/text.h"
+
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cstdio>
 
 namespace penstock::tool {
 
 std::string show_share(double share) {
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%.1f%%", 100 * share);
-  return text.data();
+  return formatted("%.1f%%", 100 * share);
 }
 
 std::string show_table(const std::vector<std::vector<std::string>>& rows) {

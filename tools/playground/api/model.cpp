@@ -66,7 +66,7 @@ void append_line(std::string& text, const char* key, double value) {
 }
 
 void append_line(std::string& text, const char* key, std::uint64_t value) {
-  text += str_cat(std::string(key), " = ", value, "\n");
+  text += str_cat(key, " = ", value, "\n");
 }
 
 void append_stages(std::string& text, const plan::StageCosts& stage, std::size_t count) {

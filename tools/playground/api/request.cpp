@@ -2,6 +2,7 @@
 #include "api/request.h"
 
 #include "base/io/json_reader.h"
+#include "base/option_ranges.h"
 #include "base/text.h"
 
 #include <penstock/base/error.h>
@@ -63,9 +64,7 @@ class Members {
   int count_of(const JsonValue& value, std::string_view name, std::int64_t most,
                std::int64_t least = 1) const {
     const std::int64_t number = integer_at(value, at(name));
-    if (number < least || number > most) {
-      throw UsageError(str_cat(std::string(name), " must be between ", least, " and ", most));
-    }
+    check_between(number, least, most, name);
     return static_cast<int>(number);
   }
   double number_of(const JsonValue& value, std::string_view name) const {

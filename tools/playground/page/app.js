@@ -24,11 +24,13 @@ class App {
     const module = await compileModule();
     App.prototype.live = new Engine(module);
     const { answer } = await App.prototype.live.ask("schedules", { operation: "schedules" });
+    if (answer.error) throw new Error(answer.error.message);
     kinds = answer.kinds;
     const app = new App(module, answer);
     await app.load();
     drawLegend();
-    document.body.classList.add("ready");
+    byId("loading").hidden = true;
+    document.body.className = "ready";
     Object.assign(page, { app, state, view, timelines, drawNow, zoomView, moveView });
   }
 
@@ -158,7 +160,4 @@ function drawLegend() {
   byId("legend").replaceChildren(...items);
 }
 
-App.start().catch((error) => {
-  byId("failure").hidden = false;
-  byId("failure").textContent = "The page cannot start: " + error.message;
-});
+App.start().catch((error) => pageFailed(error.message));

@@ -2,10 +2,16 @@
 "use strict";
 
 async function compileModule() {
-  const binary = atob(byId("module").textContent.trim());
-  const bytes = Uint8Array.from(binary, (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return WebAssembly.compile(await new Response(stream).arrayBuffer());
+  if (!globalThis.WebAssembly) throw new Error("this browser has no WebAssembly");
+  if (!globalThis.DecompressionStream) throw new Error("this browser has no DecompressionStream");
+  try {
+    const binary = atob(byId("module").textContent.trim());
+    const bytes = Uint8Array.from(binary, (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return await WebAssembly.compile(await new Response(stream).arrayBuffer());
+  } catch (error) {
+    throw new Error(`the file is incomplete or damaged, or the browser forbids WebAssembly (${error.message})`);
+  }
 }
 
 class Engine {
@@ -22,7 +28,10 @@ class Engine {
     this.address = URL.createObjectURL(source);
     this.worker = new Worker(this.address);
     this.worker.onmessage = ({ data }) => this.finish(data);
-    this.worker.onerror = (event) => this.fail(event.message);
+    this.worker.onerror = (event) => {
+      event.preventDefault();  // the answer reports it
+      this.fail(event.message || "the worker cannot start");
+    };
     this.worker.postMessage({ module: this.module });
   }
 

@@ -2,6 +2,7 @@
 "use strict";
 
 const SHOWN_PATH = 12;
+const SHOW_BUSY_AFTER = 300;  // milliseconds
 
 class Panel {
   constructor(name, engines, schedules, onChange) {
@@ -87,7 +88,27 @@ class Panel {
     return request;
   }
 
+  // Says what is under way; for a computation, only if it takes long enough to read it.
+  setBusy(activity) {
+    this.setIdle();
+    const show = () => {
+      this.find("activity").textContent = activity;
+      this.find("stop").hidden = activity !== "searching";
+      this.find("busy").hidden = false;
+    };
+    if (activity === "searching") show(); else this.showLater = setTimeout(show, SHOW_BUSY_AFTER);
+    return this.turn;
+  }
+
+  // Ends the current request of this panel: its answer is of no use.
+  setIdle() {
+    this.turn = (this.turn ?? 0) + 1;
+    clearTimeout(this.showLater);
+    this.find("busy").hidden = true;
+  }
+
   async refresh() {
+    this.setIdle();
     this.sync();
     if (this.schedule === "") { this.clear(); return; }
     if (this.schedule === FILE && state.csv.trim() === "") { this.fail({ message: "There is no schedule file yet.", hint: "Open or paste one below." }); return; }
@@ -102,10 +123,11 @@ class Panel {
     // A search for old settings is of no use.
     if (searching && this.searching && this.engines.search.busy) this.engines.search.stop();
     this.searching = searching;
-    this.find("busy").hidden = !searching;
+    const turn = this.setBusy(searching ? "searching" : "computing");
     const answered = await (searching ? this.engines.search : this.engines.live).ask(this.name, request);
-    if (!answered) { if (!this.engines.search.busy) this.find("busy").hidden = true; return; }
-    this.find("busy").hidden = true;
+    if (turn !== this.turn) return;  // a newer request of this panel is under way
+    this.setIdle();
+    if (!answered) { this.fail({ message: "The search was stopped.", hint: "Change a setting to search again." }); return; }
     if (answered.answer.error) this.fail(answered.answer.error); else this.show(answered);
   }
 

@@ -84,6 +84,48 @@ void check_classes(const at::Tensor& target, std::int64_t classes) {
       "number the classes from 0, mark labels to ignore with -100, or export the model with more classes");
 }
 
+// The shape of the examples of a model: `float32[n, 3, 8, 8]`.
+std::string example_shape(const graph::ValueMeta& meta) {
+  std::vector<std::string> sizes;
+  for (const graph::Dim& dim : meta.sizes)
+    sizes.push_back(sizes.empty() ? "n" : dim.expression.empty() ? std::to_string(dim.size) : dim.expression);
+  return value::dtype_name(meta.dtype) + "[" + join(sizes, ", ") + "]";
+}
+
+bool fits(const graph::Dim& dim, std::int64_t size) {
+  return !dim.expression.empty() || dim.size == size;
+}
+
+// Images with the channels in the last dim instead of the first, or the other way round.
+std::string permutation_hint(const at::Tensor& tensor, const std::vector<graph::Dim>& sizes) {
+  const std::int64_t dims = tensor.dim();
+  if (dims < 3 || dims != static_cast<std::int64_t>(sizes.size())) return "";
+  for (const bool to_first : {true, false}) {
+    std::vector<std::int64_t> order{0};
+    for (std::int64_t i = 1; i < dims; ++i)
+      order.push_back(to_first ? (i == 1 ? dims - 1 : i - 1) : (i == dims - 1 ? 1 : i + 1));
+    bool all_fit = true;
+    for (std::size_t i = 1; i < order.size(); ++i) all_fit &= fits(sizes[i], tensor.size(order[i]));
+    if (all_fit) return " with tensor.permute(" + join(order, ", ") + ").contiguous()";
+  }
+  return "";
+}
+
+// Whether the node is a batch norm that normalizes with the statistics of its input.
+bool is_training_norm(const graph::Node& node) {
+  static const std::map<std::string, std::size_t> training_argument{
+      {"aten::batch_norm", 5},
+      {"aten::native_batch_norm", 5},
+      {"aten::_native_batch_norm_legit", 5},
+      {"aten::_native_batch_norm_legit_functional", 5},
+      {"aten::_native_batch_norm_legit.no_stats", 3}};
+  const auto found =
+      node.kind == graph::Node::Kind::Op ? training_argument.find(node.name()) : training_argument.end();
+  if (found == training_argument.end() || found->second >= node.args.size()) return false;
+  const c10::IValue* const training = node.args[found->second].constant();
+  return training != nullptr && training->isBool() && training->toBool();
+}
+
 std::string archive_hint(const std::string& model) {
   return quote(model, 200) +
          " must be an archive written by torch.export.save(torch.export.export(model, args), path)";
@@ -150,6 +192,45 @@ void check_tokens(const graph::Graph& graph, const std::vector<c10::IValue>& lea
     throw UsageError(str_cat("the tensor ", quote(name), " contains ", wrong, ", but the embedding ",
                              quote(node.module, 200), " has ", rows, " rows (0 to ", rows - 1, ")"),
                      {}, "keep the indices in that range, or export the model with a larger embedding");
+  }
+}
+
+void check_example_shapes(const graph::Graph& graph, const std::vector<c10::IValue>& leaves,
+                          const std::string& path) {
+  for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
+    const graph::Value& input = graph.value(graph.inputs[i].value);
+    if (graph.inputs[i].constant || !leaves[i].isTensor() || !input.meta) continue;
+    const at::Tensor& tensor = leaves[i].toTensor();
+    const std::vector<graph::Dim>& sizes = input.meta->sizes;
+    std::vector<std::string> faults;
+    if (tensor.dim() != static_cast<std::int64_t>(sizes.size())) {
+      faults.push_back(
+          str_cat(quote(input.name), " has ", tensor.dim(), " dims, the model expects ", sizes.size()));
+    }
+    for (std::size_t d = 1; faults.empty() && d < sizes.size(); ++d) {
+      const std::int64_t size = tensor.size(static_cast<std::int64_t>(d));
+      if (!fits(sizes[d], size))
+        faults.push_back(str_cat("dim ", d, " of ", quote(input.name), " is ", size, ", the model expects ",
+                                 sizes[d].size));
+    }
+    if (faults.empty()) continue;
+    throw UsageError(
+        join(faults, "; "), {},
+        str_cat(quote(input.name), " is ", value::dtype_name(tensor.scalar_type()),
+                format_shape(tensor.sizes()), " in ", quote(path, 200), ", but the model takes ",
+                example_shape(*input.meta), " for n examples: store it in that shape",
+                permutation_hint(tensor, sizes), ", or export the model for the shape of the data"));
+  }
+}
+
+void check_batch_norms(const graph::Graph& sized) {
+  for (const graph::Node& node : sized.nodes) {
+    if (!is_training_norm(node) || !node.args[0].value()) continue;
+    const auto& input = sized.value(*node.args[0].value()).meta;
+    if (!input || input->sizes.size() < 2 || input->numel() != input->sizes[1].size) continue;
+    throw UsageError("the batch norm " + quote(node.module, 200) +
+                         " needs more than one value per channel, but the smallest microbatch has one row",
+                     {}, "use fewer microbatches (--microbatches) or a larger batch (--batch)");
   }
 }
 

@@ -43,6 +43,15 @@ at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std
 //! `graph.inputs`.
 void check_tokens(const graph::Graph& graph, const std::vector<c10::IValue>& leaves);
 
+//! Throws UsageError if the examples of the file `path` do not have the shape that the model was exported
+//! for. `leaves` correspond to `graph.inputs`; dim 0 counts the examples and is not checked.
+void check_example_shapes(const graph::Graph& graph, const std::vector<c10::IValue>& leaves,
+                          const std::string& path);
+
+//! Throws UsageError if a batch norm in training mode gets one value per channel: its output would not depend
+//! on its input. `sized` has the sizes for a microbatch of one row.
+void check_batch_norms(const graph::Graph& sized);
+
 //! The graph with the sizes of all values for these inputs; nullopt if they cannot be known before the run.
 std::optional<graph::Graph> sized_graph(const graph::Graph& graph, const std::vector<c10::IValue>& leaves);
 

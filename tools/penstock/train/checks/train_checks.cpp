@@ -44,16 +44,19 @@ void check_data(const TrainSettings& request, const train::ArchiveModel& archive
   const auto tensors = read_training_data(archive, request.loss, request.data);
   const auto data = data_of(request, archive, tensors);
   check_validation(request, *data);
+  std::vector<c10::IValue> all;
+  for (const graph::GraphInput& input : graph.inputs)
+    all.emplace_back(tensors.at(graph.value(input.value).name));
+  check_example_shapes(graph, all, request.data);
   const std::vector<std::int64_t> rows = microbatch_rows(request.run);
   std::vector<c10::IValue> example;
   for (const std::int64_t count : {rows.back(), rows.front()}) {
     const train::Batch batch = data->training(1, request.run.batch, {0, count});
     example = flatten_inputs(graph, batch.args, batch.kwargs);
     check_inputs(graph, example);
+    const auto sized = count == 1 ? sized_graph(graph, example) : std::nullopt;
+    if (sized) check_batch_norms(*sized);
   }
-  std::vector<c10::IValue> all;
-  for (const graph::GraphInput& input : graph.inputs)
-    all.emplace_back(tensors.at(graph.value(input.value).name));
   check_tokens(graph, all);
   const std::vector<std::string> paths = graph.output_paths();
   const auto leaf =

@@ -19,22 +19,15 @@ constexpr const char* kDisplayVariable = "PENSTOCK_TRAIN_DISPLAY";
 constexpr const char* kQuiet = " quiet";
 
 std::string clock_text(double seconds) {
-  char text[40];
   const auto total = std::llround(seconds);
-  if (total >= 3600) {
-    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", total / 3600, total / 60 % 60, total % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%lld:%02lld", total / 60, total % 60);
-  }
-  return text;
+  if (total < 3600) return formatted("%lld:%02lld", total / 60, total % 60);
+  return formatted("%lld:%02lld:%02lld", total / 3600, total / 60 % 60, total % 60);
 }
 
 std::string numbers_of(const train::StepRecord& record) {
-  char text[200];
-  std::snprintf(text, sizeof text, "loss %.4f  grad %.3g  lr %.3g  %.0f %s/s  bubble %.0f%%", record.loss,
-                record.grad_norm, record.rate, record.tokens_per_second.value_or(record.examples_per_second),
-                record.tokens_per_second ? "tokens" : "examples", 100 * record.bubble);
-  return text;
+  return formatted("loss %.4f  grad %.3g  lr %.3g  %.0f %s/s  bubble %.0f%%", record.loss, record.grad_norm,
+                   record.rate, record.tokens_per_second.value_or(record.examples_per_second),
+                   record.tokens_per_second ? "tokens" : "examples", 100 * record.bubble);
 }
 
 class Display : public train::Observer {
@@ -45,8 +38,11 @@ class Display : public train::Observer {
     info_ = info;
     seconds_ = 0;
     if (options_.quiet || mode_ == DisplayMode::Json) return;
-    say(info.model + "; " + info.schedule + " over " + counted(info.stages, "stage") +
-        (info.first_step > 1 ? str_cat(", from step ", info.first_step) : ""));
+    say(info.model + "; " + info.schedule + " over " + counted(info.stages, "stage"));
+    if (info.first_step == 1) return;
+    say(str_cat("loaded the checkpoint of step ", info.first_step - 1, "; ") +
+        (info.first_step > info.steps ? str_cat("nothing is left to train (--steps ", info.steps, ")")
+                                      : str_cat("training continues from step ", info.first_step)));
   }
 
   void on_step(const train::StepRecord& record) override {
@@ -73,9 +69,7 @@ class Display : public train::Observer {
       JsonWriter json;
       return say(json.begin_object().field("step", step).field("validation_loss", loss).end_object().text());
     }
-    char text[80];
-    std::snprintf(text, sizeof text, "step %lld  validation loss %.4f", static_cast<long long>(step), loss);
-    say(text);
+    say(formatted("step %lld  validation loss %.4f", static_cast<long long>(step), loss));
   }
 
   void on_checkpoint(std::int64_t step, const std::filesystem::path& path) override {

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
@@ -49,9 +48,7 @@ struct DryRun {
 };
 
 std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
+  return formatted("%.4g", value);
 }
 
 std::string host_name() {

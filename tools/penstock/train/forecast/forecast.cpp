@@ -7,6 +7,7 @@
 #include "parallel/tensor/module_paths.h"
 #include "pipe/balance.h"
 #include "report/stages.h"
+#include "train/checks/balance_check.h"
 #include "train/checks/model_checks.h"
 #include "train/checks/train_checks.h"
 #include "train/loop/optimizer.h"
@@ -146,9 +147,10 @@ std::vector<std::int64_t> local_elements(const graph::Graph& graph, const parall
     if (!meta || slot.kind != graph::Slot::Kind::Parameter) continue;
     const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.slot == i; });
     for (const auto& [pattern, style] : plan) {
-      const bool fits = std::any_of(slot.names.begin(), slot.names.end(), [&](const std::string& name) {
-        return parallel::path_fits(pattern, parallel::parent_path(name));
-      });
+      const bool fits =
+          std::any_of(slot.names.begin(), slot.names.end(), [&pattern = pattern](const std::string& name) {
+            return parallel::path_fits(pattern, parallel::parent_path(name));
+          });
       const auto dim = fits ? sharded_dim(style, use == uses.end() ? nullptr : &*use) : std::nullopt;
       if (!dim || *dim >= meta->sizes.size()) continue;
       const std::int64_t size = meta->sizes[*dim].size;
@@ -282,7 +284,9 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
   for (int s = 0; s < model.pipe.num_stages(); ++s) stages.push_back(describe(model.pipe, StageId(s)));
   std::vector<RankForecast> ranks;
   for (int r = 0; r < program.ranks(); ++r) ranks.push_back(memory_of(Rank(r), program, costs, simulation));
-  std::vector<std::string> notes = model.notes;
+  std::vector<std::string> notes;
+  if (auto warning = balance_warning(request)) notes.push_back(*std::move(warning));
+  notes.insert(notes.end(), model.notes.begin(), model.notes.end());
   add_notes(notes, run);
   const graph::Graph& graph = model.pipe.graph();
   return {.model = model.summary,

@@ -59,7 +59,7 @@ struct RunForecast {
   schedule::Program program;
   plan::Simulation simulation;      //!< of one pass; a step has `accumulate` of them
   std::vector<RankForecast> ranks;  //!< by pipeline rank; tensor- and data-parallel ranks are alike
-  std::vector<std::string> notes;   //!< limits of the prediction
+  std::vector<std::string> notes;   //!< warnings, and limits of the prediction
 };
 
 //! Requires a request that `check_training` has accepted. Loads no weights and runs nothing. Times assume

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "train/checks/balance_check.h"
 #include "train/checks/train_checks.h"
 #include "train/rank/rank_error.h"
 #include "train/rank/train_rank.h"
@@ -11,6 +12,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <cstdio>
 #include <exception>
 #include <optional>
 #include <vector>
@@ -76,6 +78,8 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
   if (!checked.passed) return checked;
   request.resolved_config = config();
   if (first && !display.quiet && display.mode != DisplayMode::Json) announce(request, found, created);
+  const auto warning = first ? balance_warning(request) : std::nullopt;
+  if (warning) std::fprintf(stderr, "%s\n", warning->c_str());
   train_in(world, request, display);
   return checked;
 }

@@ -14,7 +14,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace penstock::tool {
 namespace {
@@ -36,14 +35,12 @@ std::string sample_of(const TrainSettings& request, const train::Vocabulary& voc
 std::string summary_of(const TrainSettings& request, const train::RunResult& result) {
   std::string text;
   if (!result.losses.empty()) {
-    char line[120];
-    std::snprintf(line, sizeof line, "loss %.4f at the first step of this run, %.4f at the last",
-                  result.losses.front(), result.losses.back());
-    text += line;
-    if (result.validation_loss) {
-      std::snprintf(line, sizeof line, "; validation loss %.4f", *result.validation_loss);
-      text += line;
-    }
+    const auto last = static_cast<long long>(request.run.steps);
+    const auto first = last - static_cast<long long>(result.losses.size()) + 1;  // after a resume, not 1
+    text = "loss ";
+    if (first < last) text += formatted("%.4f at step %lld, ", result.losses.front(), first);
+    text += formatted("%.4f at step %lld", result.losses.back(), last);
+    if (result.validation_loss) text += formatted("; validation loss %.4f", *result.validation_loss);
     text += "\n";
   }
   if (!request.timeline.empty()) text += "timeline: " + request.timeline + "\n";

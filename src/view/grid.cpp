@@ -124,11 +124,7 @@ class Grid {
   //! Dark text on the color of the kind; later stages of a rank are lighter.
   static std::string paint(schedule::ActionKind kind, int chunk) {
     const int color = style_of(kind).ansi;
-    return str_cat("\x1b[38;5;16;48;5;",
-                   chunk == 0          ? color
-                   : color + 42 <= 231 ? color + 42
-                                       : color + 36,
-                   "m");
+    return str_cat("\x1b[38;5;16;48;5;", chunk == 0 ? color : color + 42, "m");
   }
 
   const Drawing& drawing_;

@@ -151,8 +151,9 @@ class Figure {
       out += "\"/>\n";
       std::string number;
       append_number(number, i * step, 5);
-      out += label("l m", at, top - 8,
-                   drawing_.time_unit == TimeUnit::Seconds && i > 0 ? format_seconds(i * step) : number);
+      if (drawing_.time_unit == TimeUnit::Seconds && i > 0) number = format_seconds(i * step);
+      const double half = 3.3 * static_cast<double>(number.size());  // a label at the end is moved inside
+      out += label("l m", std::min(at, width() - half), top - 8, number);
     }
   }
 

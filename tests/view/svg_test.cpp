@@ -331,6 +331,23 @@ TEST(ViewSvgFigure, EverythingIsInsideViewBox) {
   }
 }
 
+TEST(ViewSvgFigure, LabelAtEndOfAxisIsInsideViewBox) {
+  const auto last_label = [](double end) {
+    const Svg svg(draw_one(make_timeline("mine", 1, 1, {{timed("0F0", 0, end)}}), TimeUnit::Seconds));
+    Label last;
+    for (const Label& label : svg.labels) {
+      if (label.classes == "l m") last = label;
+    }
+    return last;
+  };
+  const Label moved = last_label(0.5);  // the axis ends at 62 + 640, the figure 16 further
+  EXPECT_EQ(moved.text, "500 ms");
+  EXPECT_NEAR(moved.x, 718 - 6 * 3.3, 0.01);
+  const Label centered = last_label(0.504);
+  EXPECT_EQ(centered.text, "500 ms");
+  EXPECT_NEAR(centered.x, 62 + 640 * 0.5 / 0.504, 0.01);
+}
+
 TEST(ViewSvgFigure, SizeMatchesViewBoxExactly) {
   // 9.7 units of 22 / 0.3 each are not a round number.
   schedule::Timeline timeline;

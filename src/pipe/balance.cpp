@@ -163,8 +163,8 @@ graph::SplitPositions balanced_split(const graph::Graph& graph, int stages, std:
 
 plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second) {
   plan::Costs costs;
-  for (std::size_t s = 0; s < split.stages.size(); ++s) {
-    const graph::Graph& graph = split.stages[s].graph;
+  for (const graph::StageGraph& one : split.stages) {
+    const graph::Graph& graph = one.graph;
     const graph::GraphCosts known = graph_costs(graph);
     plan::StageCosts stage;
     stage.forward = known.flops / flops_per_second;

@@ -221,7 +221,7 @@ Pipe pipeline(const std::shared_ptr<runtime::StageModule>& module, const value::
   for (const value::NamedTensor& item : module->parameters())
     tensors.parameters.push_back({item.name, item.tensor});
   for (const value::NamedTensor& item : module->buffers())
-    tensors.buffers.emplace_back(item.name, item.tensor);
+    tensors.buffers.push_back({item.name, item.tensor});
   return pipeline_of(forward, tensors, example_args, example_kwargs, spec, std::move(options));
 }
 

@@ -89,7 +89,7 @@ class Ledger {
       case schedule::ActionKind::RecvBackward:
       case schedule::ActionKind::Reshard:
       case schedule::ActionKind::ReduceGrad:
-        return;
+        break;
     }
   }
 
@@ -123,7 +123,7 @@ class Ledger {
       case schedule::ActionKind::RecvBackward:
       case schedule::ActionKind::Unshard:
       case schedule::ActionKind::ReduceGrad:
-        return;
+        break;
     }
   }
 

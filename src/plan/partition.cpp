@@ -98,19 +98,11 @@ class BottleneckSearch {
   bool find_windows() {
     const int count = num_stages(), layers = chain_.size();
     low_.assign(static_cast<std::size_t>(count) + 1, 0);
-    high_.assign(static_cast<std::size_t>(count) + 1, layers);
-    for (int s = 1; s <= count; ++s) {  // the furthest position that the preceding stages can reach
-      int end = std::min(high(s - 1) + 1, layers);
-      if (s == 1) end = 1;
-      const int from = s == 1 ? 0 : high(s - 1);
-      if (from >= layers || !fits(from, end)) {
-        // No layer is left after the furthest start, and an earlier start does not reach further.
-        if (from >= layers) {
-          high_[static_cast<std::size_t>(s)] = layers;
-          continue;
-        }
-        return false;
-      }
+    high_.assign(static_cast<std::size_t>(count) + 1, 0);
+    for (int s = 1; s <= count; ++s) {  // the furthest position; an earlier start does not reach further
+      const int from = high(s - 1);
+      int end = std::min(from + 1, layers);
+      if (!fits(from, end)) return false;
       while (end < layers && fits(from, end + 1)) ++end;
       high_[static_cast<std::size_t>(s)] = end;
     }

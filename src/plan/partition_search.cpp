@@ -128,7 +128,6 @@ class StepTimeSearch {
   PartitionResult run(const std::vector<std::vector<int>>& starts) {
     best_ = starts.front();
     best_score_ = score(best_);
-    if (program_.num_stages() == 1) return {best_, true};
     for (const std::vector<int>& start : starts) descend_from(start, kSearchBudget / 4);
     descend_from(even_partition(), kSearchBudget / 2);
     std::vector<int> first_layer(best_.size(), 0);

@@ -171,6 +171,7 @@ TEST(BaseText, FormatsUnits) {
 TEST(BaseText, FormatsLikePrintf) {
   EXPECT_EQ(formatted("%s %05d %.2f%%", "a", 42, 1.005e2), "a 00042 100.50%");
   EXPECT_EQ(formatted("nothing"), "nothing");
+  EXPECT_EQ(formatted("%s", ""), "");
   EXPECT_EQ(formatted("%s", std::string(5000, 'x').c_str()), std::string(5000, 'x'));
 }
 
@@ -211,6 +212,9 @@ TEST(BaseText, DidYouMeanAlsoFindsPrefixes) {
   EXPECT_EQ(did_you_mean("microbatches", {"micr"}, "none"), "did you mean micr?");
   EXPECT_EQ(did_you_mean("microbatches", {"mic"}, "none"), "none");
   EXPECT_EQ(did_you_mean("micro", {"microbatches"}, "none"), "did you mean microbatches?");
+  EXPECT_EQ(did_you_mean("micro", {"microbatches", "microseconds"}), "did you mean microbatches?");
+  // A similar name is preferred to one with a common prefix.
+  EXPECT_EQ(did_you_mean("versoin", {"version", "versoin-of-all"}), "did you mean version?");
 }
 
 TEST(BaseText, NearestAllowsOneThirdOfLettersToDiffer) {
@@ -337,6 +341,15 @@ TEST(BaseRegularFile, OpensOnlyRegularFiles) {
   ASSERT_EQ(bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   expect_refused(socket_path, EINVAL, "it is a socket, not a regular file");
   close(socket);
+  // Descriptor 0 is valid if standard input is closed.
+  const int input = dup(STDIN_FILENO);
+  ASSERT_GE(input, 0);
+  close(STDIN_FILENO);
+  const RegularFile zeroth = open_regular_file(path);
+  ASSERT_EQ(dup2(input, STDIN_FILENO), STDIN_FILENO);
+  close(input);
+  EXPECT_EQ(zeroth.descriptor, 0);
+  EXPECT_EQ(zeroth.error, 0);
   // A file that exists but cannot be opened because no descriptors are left.
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);

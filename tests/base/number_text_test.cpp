@@ -29,6 +29,7 @@ TEST(BaseNumberText, WritesShortTexts) {
     EXPECT_EQ(shortest_printf(number), text);
   }
   EXPECT_EQ(shortest_printf(0.1 + 0.2), "0.30000000000000004");
+  for (int i = 0; i < 2000; ++i) EXPECT_EQ(shortest_printf(i / 100.0), shortest(i / 100.0));
 }
 
 TEST(BaseNumberText, RandomNumbersReadBackUnchanged) {

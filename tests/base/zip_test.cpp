@@ -256,7 +256,28 @@ TEST_F(BaseZip, RejectsDamagedEndRecords) {
     EXPECT_EQ(with({.size = 46}), "entry 0 of the directory is truncated");
     EXPECT_EQ(with({.size = 47}), "no error");
     EXPECT_EQ(with({.count = 0, .size = 0}), "no error");
+    EXPECT_EQ(with({.count = 0, .size = 0, .offset = length}), "no error");
   }
+}
+
+TEST_F(BaseZip, RejectsLocatorWithoutZip64Directory) {
+  Bytes bytes;  // a locator at the beginning of the file, then an end record
+  append(bytes, 0x07064b50, 4);
+  append(bytes, 0, 16);
+  append(bytes, archive({}));
+  EXPECT_EQ(error_of(bytes), "the offset of the zip64 directory is invalid");
+}
+
+TEST_F(BaseZip, ReadsEmptyRecordAtTheEndOfTheFile) {
+  Bytes header;  // in the comment of the archive: a local header without name and extra field
+  append(header, 0x04034b50, 4);
+  append(header, 0, 26);
+  const End end{.comment = std::string(header.begin(), header.end())};
+  const Entry entry{.name = "a", .content = {}};
+  const auto length = static_cast<std::uint32_t>(archive({entry}, end).size());
+  EXPECT_EQ(error_of(archive({{.name = "a", .content = {}, .offset = length - 30}}, end)), "no error");
+  EXPECT_EQ(error_of(archive({{.name = "a", .content = {}, .offset = length - 29}}, end)),
+            "the offset of record 'a' is invalid");
 }
 
 TEST_F(BaseZip, RejectsDamagedEntries) {
@@ -307,6 +328,10 @@ TEST_F(BaseZip, RejectsRecordsOutsideTheFile) {
             "record 'a' is damaged: the checksum does not match");
   EXPECT_EQ(with({.content = counting(10), .stored = 1'000'000, .size = 1'000'000}),
             "record 'a' is truncated");
+  for (const std::uint32_t more : {0U, 1U}) {
+    write(archive({{.name = "a", .content = counting(10), .size = length + more}}));
+    EXPECT_EQ(error_message<ParseError>([&] { ZipFile(path()).size("a"); }) == "no error", more == 0);
+  }
   Bytes bytes = archive({{.name = "a", .content = counting(10)}});
   bytes[27] = 0xff;  // the local header's name is longer than the file
   EXPECT_EQ(error_of(bytes), "record 'a' is truncated");

@@ -110,6 +110,11 @@ TEST(PlanMemory, PeaksFollowFromOrder) {
   EXPECT_EQ(peak_activations(problem, {f0, b0, f1}), 110);
   EXPECT_TRUE(fits(problem, {f0, f1}, 0));
   EXPECT_FALSE(fits(Problem(one, 2, costs, 1219), {f0, f1}, 0));
+  // Actions without memory fit in none.
+  const Costs free = Costs::uniform(1, {.activation_bytes = 0});
+  const Problem empty(one, 2, free, 0);
+  EXPECT_EQ(peak_activations(empty, {f0, f1, b0}), 0);
+  EXPECT_TRUE(fits(empty, {f0, f1, b0}, 0));
   // With recomputation, a microbatch keeps its input, and a backward needs the full activations again.
   const Costs again = with_recomputation(costs);
   const Problem recomputing(one, 2, again, std::nullopt);
@@ -201,6 +206,19 @@ TEST(PlanListSchedule, DepthCountsTransfersOfRoundTrip) {
   EXPECT_EQ(rank0(0.5), "0F0 0F1 0F2 0B0 0F3 0B1 0F4 0B2 0F5 0B3 0B4 0B5");
   EXPECT_EQ(rank0(1.5), "0F0 0F1 0F2 0B0 0F3 0B1 0F4 0B2 0F5 0B3 0B4 0B5");
   EXPECT_EQ(rank0(2), "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0F5 0B2 0B3 0B4 0B5");
+}
+
+TEST(PlanListSchedule, AdmitsAllMicrobatchesIfOnlyTransfersTakeTime) {
+  // No number of microbatches covers the round trip.
+  Costs costs = Costs::uniform(2, {.forward = 0, .input = 0, .weight = 0});
+  costs.link.latency = 1;
+  EXPECT_EQ(scheduled(kTwo, 3, costs, {Preference::Backward, 0.5, 1, 0, false}),
+            "0F0 0F1 0F2 0B0 0B1 0B2 | 1F0 1B0 1F1 1B1 1F2 1B2");
+  costs.link.latency = 0;
+  EXPECT_NE(scheduled(kTwo, 3, costs, {Preference::Backward, 0.5, 1, 0, false}), "none");
+  // One microbatch is always admitted, even if its round trip takes no time.
+  costs.stages[0].weight = costs.stages[1].weight = 1;
+  EXPECT_NE(scheduled(kTwo, 3, costs, {Preference::Backward, 0.5, 1, 0, true}), "none");
 }
 
 TEST(PlanListSchedule, StageProcessesGroupBeforeNextStage) {

@@ -1,4 +1,5 @@
 // The partitioner compared with brute force over all partitions.
+#include "plan/partition_search.h"
 #include "support/error_message.h"
 
 #include <penstock/base/error.h>
@@ -219,6 +220,18 @@ TEST(PlanPartition, RejectsInconsistentOptions) {
   layers[1].costs.recompute = true;
   EXPECT_EQ(partition_error(layers, {placement(2, 1, false), {}, {}}),
             "either all layers or none must recompute their activations");
+}
+
+TEST(PlanPartition, StageWithoutInputSizeReceivesOutputOfStageBeforeIt) {
+  std::vector<Layer> layers(5);
+  for (std::size_t i = 0; i < layers.size(); ++i) layers[i].costs.output_bytes = 10 + i;
+  layers[3].costs.input_bytes = 3;
+  std::vector<std::uint64_t> inputs;
+  for (const StageCosts& stage : make_stages(layers, {0, 2, 3, 4, 5})) inputs.push_back(stage.input_bytes);
+  EXPECT_EQ(inputs, (std::vector<std::uint64_t>{0, 11, 3, 13}));
+  layers[0].costs.input_bytes = 9;
+  EXPECT_EQ(make_stages(layers, {0, 1, 5})[0].input_bytes, 9u);
+  EXPECT_EQ(make_stages(layers, {0, 1, 5})[1].input_bytes, 10u);
 }
 
 TEST(PlanPartition, RankMemoryIsSumOfItsStages) {

@@ -71,6 +71,16 @@ TEST(PlanReport, ComputesBubblesOfStepsShorterThanOneSecond) {
   EXPECT_EQ(reports[1].own_bubble, 0);
 }
 
+TEST(PlanReport, PeakMemoryIsThatOfFullestRank) {
+  Simulation result;
+  EXPECT_EQ(result.peak_memory(), 0u);
+  result.ranks.resize(3);
+  EXPECT_EQ(result.peak_memory(), 0u);
+  result.ranks[1].peak_memory = 5;
+  result.ranks[2].peak_memory = 3;
+  EXPECT_EQ(result.peak_memory(), 5u);
+}
+
 TEST(PlanReport, StepWithoutDurationHasNoBubble) {
   const MicrobatchId m0(0);
   schedule::Timeline timeline;

@@ -114,6 +114,8 @@ TEST(ScheduleValidate, RequiresOneReduceGradAfterLastBackwardOfStage) {
       ElementsAre(
           "error: row 1, column 2: 0REDUCE_GRAD needs the weight gradient of stage 0 of microbatch 0, which "
           "no earlier action of the rank produces"));
+  EXPECT_THAT(findings("0F0,0F1,0REDUCE_GRAD,0B0,0B1\n"),  // one message for both microbatches
+              ElementsAre(HasSubstr("0REDUCE_GRAD needs the weight gradient of stage 0 of microbatch 0")));
   EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
               ElementsAre("error: row 1, column 4: 0REDUCE_GRAD appears twice"));
   EXPECT_THAT(findings("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n"),

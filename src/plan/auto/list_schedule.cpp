@@ -11,6 +11,7 @@ namespace penstock::plan::auto_search {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int kUnlimited = std::numeric_limits<int>::max();
 
 class Builder {
  public:
@@ -80,8 +81,8 @@ class Builder {
         round_trip += p_.forward[idx(s)] + (rule_.split ? p_.input[idx(s)] : p_.backward[idx(s)]);
         round_trip += p_.hop_up[idx(s)].transfer + (s > stages.front() ? p_.hop_down[idx(s)].transfer : 0);
       }
-      const double count = slowest > 0 ? std::ceil(rule_.depth * round_trip / slowest - 1e-9) : 1;
-      limit_.push_back(std::max(1, static_cast<int>(std::min(count, 1e9))));
+      const double count = std::ceil(rule_.depth * round_trip / slowest - 1e-9);  // not finite without work
+      limit_.push_back(std::max(1, count < 1e9 ? static_cast<int>(count) : kUnlimited));
     }
   }
 

@@ -14,8 +14,8 @@ namespace {
 // arguments; the names are kept outside), and so are the output and the skip values.
 class Recomputed {
  public:
-  Recomputed(const PipelineStage& stage, const value::Kwargs& kwargs, RandomKey key)
-      : stage_(stage), key_(std::move(key)) {
+  Recomputed(PipelineStage stage, const value::Kwargs& kwargs, RandomKey key)
+      : stage_(std::move(stage)), key_(std::move(key)) {
     for (const auto& [name, value] : kwargs) names_.push_back(name);
   }
 

@@ -31,9 +31,10 @@ void write_kinds(JsonWriter& out) {
 }
 
 void write_search(JsonWriter& out, const plan::AutoResult& found) {
+  double time = std::numeric_limits<double>::infinity();  // null if none fits
+  if (found.best_named) time = found.best_named->step_time;
   out.begin_object().field("best_named", found.best_named ? found.best_named->name : "");
-  out.field("best_named_time",  // null if none fits
-            found.best_named ? found.best_named->step_time : std::numeric_limits<double>::infinity());
+  out.field("best_named_time", time);
   out.field("csv", to_csv(found.schedule)).end_object();
 }
 

@@ -27,7 +27,7 @@ using testing::HasSubstr;
 constexpr std::uint32_t kInExtra = 0xffffffff;  //!< the value is in the zip64 extra field
 
 void append(Bytes& bytes, std::uint64_t value, int size) {
-  for (int i = 0; i < size; ++i) bytes.push_back(static_cast<std::uint8_t>(value >> (8 * i)));
+  for (int i = 0; i < size; ++i, value >>= 8) bytes.push_back(static_cast<std::uint8_t>(value));
 }
 
 void append(Bytes& bytes, const Bytes& more) {

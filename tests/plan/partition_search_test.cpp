@@ -8,6 +8,15 @@ namespace {
 
 using namespace test;
 
+//! The best score over all partitions.
+Score least_score(const Problem& problem, const schedule::Program& program) {
+  Score best{UINT64_MAX, 0};
+  Boundaries boundaries{0};
+  for_each_partition(static_cast<int>(problem.layers.size()), program.num_stages(), boundaries,
+                     [&](const Boundaries& one) { best = std::min(best, score(problem, program, one)); });
+  return best;
+}
+
 TEST(PlanPartitionSearch, PrefersLightLastStagesOverMinimalSlowestStage) {
   Problem problem;
   for (const double time : {8, 11, 2, 1, 18, 5, 4, 11}) problem.layers.push_back(layer(time));
@@ -30,10 +39,7 @@ TEST(PlanPartitionSearch, MatchesBruteForceForSmallModels) {
     const auto problem = random_problem(random, 4, 4);
     if (!problem) continue;
     const schedule::Program program = problem->program();
-    Score best{UINT64_MAX, 0};
-    Boundaries boundaries{0};
-    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.num_stages(), boundaries,
-                       [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
+    const Score best = least_score(*problem, program);
     const Plan plan = problem->plan();
     const Score found = score(*problem, program, plan.first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed << " " << to_string(plan.schedule);
@@ -66,10 +72,7 @@ TEST(PlanPartitionSearch, MatchesBruteForceWithShardingCosts) {
     problem->options.send_mode = schedule::SendMode::Buffered;
     if (seed % 4 == 3) problem->options.memory_cap = 150 + random() % 200;
     const schedule::Program program = problem->program();
-    Score best{UINT64_MAX, 0};
-    Boundaries boundaries{0};
-    for_each_partition(static_cast<int>(problem->layers.size()), problem->shape.num_stages(), boundaries,
-                       [&](const Boundaries& one) { best = std::min(best, score(*problem, program, one)); });
+    const Score best = least_score(*problem, program);
     const Score found = score(*problem, program, problem->plan().first_layer);
     EXPECT_EQ(found.first, best.first) << "seed " << seed;
     EXPECT_NEAR(found.second, best.second, 1e-9 * best.second) << "seed " << seed;
@@ -106,15 +109,6 @@ TEST(PlanPartitionSearch, EvaluatesEveryPartitionOfSmallModel) {
   const PartitionResult found = search_partition(layers, program, {}, 10, {0, 1, 2, 3, 30});
   EXPECT_TRUE(found.exact);
   EXPECT_EQ(fullest(found.first_layer), least);
-}
-
-//! The best score over all partitions.
-Score least_score(const Problem& problem, const schedule::Program& program) {
-  Score best{UINT64_MAX, 0};
-  Boundaries boundaries{0};
-  for_each_partition(static_cast<int>(problem.layers.size()), program.num_stages(), boundaries,
-                     [&](const Boundaries& one) { best = std::min(best, score(problem, program, one)); });
-  return best;
 }
 
 Boundaries even_boundaries(int layers, int stages) {

@@ -185,23 +185,31 @@ TEST_F(ProjectDev, PackageReportsSizes) {
   EXPECT_THAT(outcome.err, HasSubstr("the packages are in build/packages"));
 }
 
-// A changed source is checked itself, a changed header through a source that includes it.
+// A changed source is checked itself, a changed header through a source that includes it. Headers of tests
+// are included by their path in tests/ or, in their own folder, by their name.
 TEST_F(ProjectDev, LintsWhatChanged) {
   stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
   stand_in("cmake", "exit 0");
   stand_in("clang-tidy", "for file in \"$@\"; do :; done; echo checked $file");
-  stand_in("git",
-           "case $1 in rev-parse) [ \"$4\" = 'base^{commit}' ];;"
-           " diff) printf 'src/a.cpp\\nexamples/e.cpp\\ninclude/penstock/m/h.h\\nsrc/notes.txt\\n';; "
-           "ls-files) ;; esac");
+  stand_in(
+      "git",
+      "case $1 in rev-parse) [ \"$4\" = 'base^{commit}' ];;"
+      " diff) printf 'src/a.cpp\\nexamples/e.cpp\\ninclude/penstock/m/h.h\\nsrc/notes.txt\\ntests/m/t.cpp\\n"
+      "tests/support/s.h\\ntests/m/own.h\\ntests/m/unused.h\\ntests/project/consumers/c.cpp\\n';; "
+      "ls-files) ;; esac");
   std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
   std::filesystem::create_directories(dir_ / "src/m");
   std::filesystem::create_directories(dir_ / "tools");
+  std::filesystem::create_directories(dir_ / "tests/m");
   std::ofstream(dir_ / "src/m/user.cpp") << "#include <penstock/m/h.h>\n";
+  std::ofstream(dir_ / "tests/m/x.cpp") << "#include \"support/s.h\"\n";
+  std::ofstream(dir_ / "tests/m/y.cpp") << "#include \"own.h\"\n#include \"support/s.h\"\n";
   const std::vector<std::string> settings{"PENSTOCK_TORCH=" + (dir_ / "torch"), "PENSTOCK_JOBS=1"};
   const Outcome outcome = dev({"lint", "--changed", "base"}, settings);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_EQ(outcome.out, "checked examples/e.cpp\nchecked src/a.cpp\nchecked src/m/user.cpp\n");
+  EXPECT_EQ(outcome.out,
+            "checked examples/e.cpp\nchecked src/a.cpp\nchecked src/m/user.cpp\nchecked tests/m/t.cpp\n"
+            "checked tests/m/x.cpp\nchecked tests/m/y.cpp\n");
   EXPECT_EQ(dev({"lint", "--changed", "nowhere"}, settings).code, 2);
 }
 
@@ -262,6 +270,40 @@ TEST_F(ProjectDev, BuildsWithOtherClang) {
               testing::AllOf(HasSubstr("--preset clang -B build/clang-clang++-99 "),
                              HasSubstr("-DCMAKE_CXX_COMPILER=clang++-99")));
   EXPECT_EQ(dev({"build", "clang"}, {torch, "PENSTOCK_CLANG=no-such-clang"}).code, 1);
+}
+
+// The text of a GitHub release, and the checks of its tag.
+TEST_F(ProjectDev, PrintsReleaseNotesOfMatchingTag) {
+  const auto notes = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"python3", dir_ / "tools/dev/release_notes.py"});
+    return run_program(words);
+  };
+  std::ofstream(dir_ / "CMakeLists.txt") << "project(penstock VERSION 1.2.0 LANGUAGES CXX)\n";
+  const auto changelog = [&](const std::string& heading) {
+    std::ofstream(dir_ / "CHANGELOG.md")
+        << "# Changelog\n\n## [Unreleased]\n\n- later\n\n" + heading +
+               "\n\n### Added\n\n- [one](docs/one.md#a), [two](#two), "
+               "[three](https://example.com/)\n\n## [1.1.0] - 2026-01-02\n\n- before\n";
+  };
+  changelog("## [1.2.0] - 2026-02-03");
+  const Outcome plain = notes({"v1.2.0"});
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(plain.out, "### Added\n\n- [one](docs/one.md#a), [two](#two), [three](https://example.com/)\n");
+  EXPECT_EQ(
+      notes({"v1.2.0", "https://host/tree"}).out,
+      "### Added\n\n- [one](https://host/tree/docs/one.md#a), [two](https://host/tree/CHANGELOG.md#two), "
+      "[three](https://example.com/)\n");
+  for (const char* const tag : {"v1.1.0", "1.2.0", "v1.2.0-rc1"}) {
+    const Outcome wrong = notes({tag});
+    EXPECT_EQ(wrong.code, 1) << tag;
+    EXPECT_THAT(wrong.err, HasSubstr("does not match version 1.2.0 of CMakeLists.txt"));
+  }
+  for (const char* const heading : {"## [1.2.0]", "## [1.2.0] - soon", "## [1x2.0] - 2026-02-03"}) {
+    changelog(heading);
+    const Outcome missing = notes({"v1.2.0"});
+    EXPECT_EQ(missing.code, 1) << heading;
+    EXPECT_THAT(missing.err, HasSubstr("CHANGELOG.md has no entries for version 1.2.0\nhint: "));
+  }
 }
 
 TEST_F(ProjectDev, BadUsageExitsWithTwo) {

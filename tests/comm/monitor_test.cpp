@@ -23,6 +23,20 @@ bool readable(int fd) {
   return poll(&waiting, 1, 1000 * static_cast<int>(kSoon.count())) == 1;
 }
 
+TEST(CommFailure, SurvivesSerialization) {
+  const Failure departure = Failure::of_departure(Rank(3), Rank(1), "barrier");
+  EXPECT_TRUE(departure.departure);
+  // A cause that only reads like a departure is a failure.
+  for (const Failure& sent : {departure, Failure{Rank(3), departure.cause}, Failure{std::nullopt, "a: b"},
+                              Failure{Rank(0), " left:"}}) {
+    const Failure received = Failure::parse(sent.serialize());
+    EXPECT_EQ(received.rank, sent.rank);
+    EXPECT_EQ(received.cause, sent.cause);
+    EXPECT_EQ(received.departure, sent.departure);
+  }
+  EXPECT_FALSE(Failure::parse("- left:gone").departure);
+}
+
 class CommMonitor : public testing::Test {
  protected:
   CommMonitor() { std::tie(listener_, endpoint_) = listen_on("127.0.0.1"); }
@@ -113,6 +127,24 @@ TEST_F(CommMonitor, DetectsClosedListenerImmediately) {
   publish_endpoint();
   start_monitor(seconds(60));
   EXPECT_THAT(cause(), AllOf(StartsWith("rank 1 cannot be reached by rank 0"), HasSubstr("refused")));
+}
+
+// A rank may leave before this one has connected to it.
+TEST_F(CommMonitor, ClosedListenerOfRankThatLeftIsNoFailure) {
+  listener_.reset();
+  publish_endpoint();
+  store_->set(left_key("penstock/0/0/", Rank(1)), "1");
+  start_monitor(seconds(60));
+  EXPECT_EQ(cause(seconds(3)), "none");
+}
+
+TEST_F(CommMonitor, ConnectionThatRankClosedAfterItLeftIsNoFailure) {
+  start_monitor(seconds(60));
+  Fd neighbor = connect_and_send(greeting(secret_));
+  EXPECT_EQ(first_byte(neighbor), '.');
+  store_->set(left_key("penstock/0/0/", Rank(1)), "1");
+  neighbor.reset();
+  EXPECT_EQ(cause(seconds(3)), "none");
 }
 
 TEST_F(CommMonitor, IsNotBlockedByPartialGreeting) {

@@ -66,9 +66,16 @@ std::string live_key(const std::string& prefix, Rank rank) {
   return str_cat(prefix, "live/", rank.value);
 }
 
+std::string left_key(const std::string& prefix, Rank rank) {
+  return str_cat(prefix, "left/", rank.value);
+}
+
+std::string Monitor::prefix() const {
+  return str_cat("penstock/", setup_.attempt, "/", setup_.generation_number, "/");
+}
+
 std::string Monitor::live_key(Rank rank) const {
-  return penstock::comm::live_key(str_cat("penstock/", setup_.attempt, "/", setup_.generation_number, "/"),
-                                  rank);
+  return penstock::comm::live_key(prefix(), rank);
 }
 
 Monitor::Monitor(Setup setup) : setup_(std::move(setup)) {
@@ -118,6 +125,7 @@ void Monitor::run() {
       }
       check_heartbeat(next_);
       check_heartbeat(previous_);
+      settle_suspicion();
       read_store();
     } catch (const std::exception& e) {
       Log(LogLevel::Info) << "monitor: " << e.what();
@@ -252,7 +260,17 @@ void Monitor::check_heartbeat(const Neighbor& neighbor) {
         Clock::now(),
         true};
   }
-  if (suspicion_ && Clock::now() - suspicion_->since > kPatience) publish(suspicion_->failure);
+}
+
+// A rank that leaves before its neighbors are connected cannot say goodbye to them, but the store knows that it
+// left.
+void Monitor::settle_suspicion() {
+  if (!suspicion_ || Clock::now() - suspicion_->since <= kPatience) return;
+  const Rank suspect = *suspicion_->failure.rank;
+  if (!setup_.store->check({left_key(prefix(), suspect)})) return publish(suspicion_->failure);
+  for (Neighbor* neighbor : {&next_, &previous_})
+    if (neighbor->rank == suspect) neighbor->said_goodbye = true;
+  suspicion_.reset();
 }
 
 void Monitor::read_store() {

@@ -30,6 +30,8 @@ std::string failed_key(int attempt, int generation);  //!< written by ranks
 std::string generation_key(int attempt);              //!< the current generation; written by ranks
 //! Store key of the endpoint of a rank's monitor. The prefix names the attempt and the generation.
 std::string live_key(const std::string& prefix, Rank rank);
+//! Store key that a rank sets before it leaves the world. The prefix is the same.
+std::string left_key(const std::string& prefix, Rank rank);
 
 //! How long a rank may go without a heartbeat: PENSTOCK_HEARTBEAT seconds, 15 by default.
 std::chrono::milliseconds heartbeat_limit();
@@ -83,7 +85,9 @@ class Monitor {
   void beat(Neighbor& neighbor, char sign);
   void mark_lost(Neighbor& neighbor, const std::string& how);
   void check_heartbeat(const Neighbor& neighbor);
+  void settle_suspicion();
   void read_store();
+  std::string prefix() const;
   std::string live_key(Rank rank) const;
 
   Setup setup_;

@@ -33,7 +33,8 @@ void train(const ps::World& world, const std::string& folder) {
   ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.pipeline_options());
 
   std::vector<torch::Tensor> parameters;
-  for (const ps::NamedTensor& parameter : stage.module().parameters()) parameters.push_back(parameter.tensor);
+  for (const ps::value::NamedTensor& parameter : stage.module().parameters())
+    parameters.push_back(parameter.tensor);
   torch::optim::SGD optimizer(parameters, 0.5);
 
   std::ifstream python(folder + "/losses.txt");

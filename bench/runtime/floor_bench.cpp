@@ -82,8 +82,7 @@ int autograd() {
   at::set_num_threads(1);
   for (const int rank : {0, 1}) {
     const ps::bench::Work work = ps::bench::linear(rank);
-    const auto xs = work.input.args[0].toTensor().chunk(256),
-               targets = work.input.target.toTensor().chunk(256);
+    const auto xs = work.args[0].toTensor().chunk(256), targets = work.target.toTensor().chunk(256);
     std::vector<double> seconds;
     for (int i = 0; i < 15; ++i) {
       const auto start = Clock::now();
@@ -117,9 +116,9 @@ int timeline() {
 // Runs the forward pass of one stage and the backward pass of another, as in OVERLAP_F_B.
 int overlap() {
   const ps::bench::Work one = ps::bench::gpt(0), other = ps::bench::gpt(1);
-  const at::Tensor tokens = one.input.args[0].toTensor().narrow(0, 0, 1),
+  const at::Tensor tokens = one.args[0].toTensor().narrow(0, 0, 1),
                    hidden = other.hidden(1).requires_grad_(true);
-  const at::Tensor target = other.input.target.toTensor().narrow(0, 0, 1);
+  const at::Tensor target = other.target.toTensor().narrow(0, 0, 1);
   const auto forward = [&] { return one.module->forward({tokens}, {}).output.toTensor(); };
   const auto loss = [&] { return other.loss(other.module->forward({hidden}, {}).output, target, {}); };
   const auto run = [&](int threads, bool concurrent) {

@@ -15,7 +15,8 @@ inline test::TransformerBlock make_block(std::int64_t width) {
 
 struct Work {
   std::shared_ptr<runtime::StageModule> module;
-  runtime::StepInput input;
+  value::Args args;
+  c10::IValue target;
   runtime::LossFunction loss;
   std::function<at::Tensor(std::int64_t rows)> hidden;  // the activation between stages
 };
@@ -24,7 +25,8 @@ inline Work linear(int) {
   const int rows = 256;
   return {
       runtime::make_stage_module(torch::nn::Linear(16, 16)),
-      {{torch::randn({rows, 16})}, {}, torch::randn({rows, 16})},
+      {torch::randn({rows, 16})},
+      torch::randn({rows, 16}),
       runtime::tensor_loss([](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); }),
       [](std::int64_t n) {
         return torch::randn({n, 16});
@@ -39,7 +41,8 @@ inline Work gpt(int rank) {
   stage->push_back(make_block(width));
   if (rank == 1) stage->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, tokens).bias(false)));
   return {runtime::make_stage_module(stage),
-          {{torch::randint(tokens, {batch, length})}, {}, torch::randint(tokens, {batch, length})},
+          {torch::randint(tokens, {batch, length})},
+          torch::randint(tokens, {batch, length}),
           runtime::tensor_loss([](const at::Tensor& y, const at::Tensor& t) {
             return at::cross_entropy_loss(y.flatten(0, 1), t.flatten());
           }),

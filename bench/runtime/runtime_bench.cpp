@@ -54,10 +54,10 @@ Alone run_alone(const ps::bench::Work& work, const ps::runtime::PipelineStage& s
   using Count = ps::bench::CountingAllocator;
   const std::size_t before = Count::now();
   Count::start();
-  at::Tensor input = work.input.args[0].toTensor().chunk(microbatches)[0];
+  at::Tensor input = work.args[0].toTensor().chunk(microbatches)[0];
   if (!stage.is_first()) input = work.hidden(input.size(0)).requires_grad_(true);
   at::Tensor output = stage.module().forward({input}, {}).output.toTensor();
-  if (stage.is_last()) output = work.loss(output, work.input.target.toTensor().chunk(microbatches)[0], {});
+  if (stage.is_last()) output = work.loss(output, work.target.toTensor().chunk(microbatches)[0], {});
   const std::size_t kept = Count::now() - before;
   output.backward(stage.is_last() ? at::Tensor() : at::ones_like(output));
   return {kept, Count::peak() - before};
@@ -102,7 +102,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
     if (step == 2) before = usage();
     world.group().barrier();
     const auto start = Clock::now();
-    const ps::runtime::StepResult result = pipeline.step(work.input);
+    const ps::runtime::StepResult result = pipeline.step(work.args, work.target);
     world.group().barrier();
     if (step < 2) continue;
     parts = parts_of(result.timeline, world.rank().value);
@@ -116,9 +116,9 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
     return values[values.size() / 2];
   };
   ps::bench::CountingAllocator::start();
-  pipeline.step(work.input);
+  pipeline.step(work.args, work.target);
   const auto peak = static_cast<double>(ps::bench::CountingAllocator::peak());
-  const std::size_t batch = work.input.args[0].toTensor().nbytes() + work.input.target.toTensor().nbytes();
+  const std::size_t batch = work.args[0].toTensor().nbytes() + work.target.toTensor().nbytes();
   const auto fixed = static_cast<double>(2 * parameter_bytes(stage) + batch);
   const double kept = fixed + in_flight * static_cast<double>(alone.activations);
   const double needed =

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -27,6 +28,18 @@ void append_shortest_printf(std::string& text, double number) {
     if (digits == kSufficientDigits || std::strtod(text.c_str() + before, nullptr) == number) return;
     text.resize(before);
   }
+}
+
+std::string decimal_text(double number) {
+  if (std::isnan(number)) return "nan";  // equals nothing that it reads back as
+  std::string text;
+  const bool plain = std::abs(number) < 1e15 && number == std::floor(number);
+  for (int digits = plain ? kSafeDigits : 1; digits <= kSufficientDigits; ++digits) {
+    text.clear();
+    append_rounded(text, number, digits);
+    if (std::strtod(text.c_str(), nullptr) == number) return text;  // works for subnormal numbers too
+  }
+  return "0";
 }
 
 #ifdef __cpp_lib_to_chars

@@ -8,6 +8,10 @@ namespace penstock {
 //! Appends the shortest text that reads back as the same number.
 void append_shortest(std::string& text, double number);
 
+//! The shortest text in the notation of `%g` that reads back as the same number, or `nan`. Integers below
+//! 1e15 have no exponent.
+std::string decimal_text(double number);
+
 //! Appends the number with at most `digits` significant digits, in the notation of `%g`.
 void append_rounded(std::string& text, double number, int digits);
 

@@ -96,6 +96,10 @@ std::string format_seconds(double seconds) {
   return number(seconds * 1e6, "us");
 }
 
+std::string format_share(double share) {
+  return formatted("%.1f%%", 100 * share);
+}
+
 std::string plural(std::string_view noun) {
   return std::string(noun) + (noun.ends_with("ch") ? "es" : "s");
 }

@@ -18,12 +18,14 @@ namespace penstock {
 namespace detail {
 
 template <class Type>
-concept Integer = std::integral<Type> && !std::same_as<Type, bool>;
+concept Integer = std::integral<Type> && !std::same_as<Type, bool> && !std::same_as<Type, char>;
 
 inline void append(std::string& text, std::string_view part) {
   text += part;
 }
-inline void append(std::string& text, char part) {
+//! A template, so that other numbers, such as a double, do not convert to a character.
+template <std::same_as<char> Character>
+void append(std::string& text, Character part) {
   text += part;
 }
 template <Integer Number>
@@ -70,6 +72,8 @@ std::string format_seconds(double seconds);
 inline std::string format_seconds(std::chrono::duration<double> time) {
   return format_seconds(time.count());
 }
+//! A fraction as a percentage: `27.3%`.
+std::string format_share(double share);
 
 //! Formats like printf.
 [[gnu::format(printf, 1, 2)]] std::string formatted(const char* pattern, ...);

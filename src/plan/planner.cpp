@@ -63,10 +63,14 @@ class Planner {
 
  private:
   void check() const {
-    if (options_.ranks < 1) throw UsageError("a plan needs at least one rank");
-    if (options_.microbatches.empty()) throw UsageError("a plan needs at least one number of microbatches");
+    if (options_.ranks < 1) throw UsageError("a plan needs at least one rank", {}, "set ranks to 1 or more");
+    if (options_.microbatches.empty())
+      throw UsageError("a plan needs at least one number of microbatches", {},
+                       "list the numbers to try in microbatches, such as 4 and 8");
     for (const int count : options_.microbatches) {
-      if (count < 1) throw UsageError("microbatches must be 1 or more");
+      if (count < 1)
+        throw UsageError(str_cat("microbatches must be 1 or more, not ", count), {},
+                         "remove this number from the list, or replace it by 1 or more");
     }
     const int most = *std::max_element(options_.microbatches.begin(), options_.microbatches.end());
     check_layers(layers_, most);
@@ -198,7 +202,8 @@ class Planner {
   void consider_auto(const Case& one, const schedule::ScheduleShape& shape, Plan& plan) {
     if (3 * static_cast<std::size_t>(shape.num_stages()) * static_cast<std::size_t>(shape.microbatches) >
         kMaxAutoActions) {
-      throw UsageError("the schedule has too many actions for Auto");
+      throw UsageError("the schedule has too many actions for Auto", {},
+                       "use fewer microbatches or stages per rank, or a named schedule");
     }
     // Starts from the partition of the best named plan, so that Auto is never slower. Without one, partitions
     // for typical numbers of microbatches in flight.

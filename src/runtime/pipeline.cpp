@@ -24,7 +24,7 @@ namespace {
 // Runs `body`. If it throws, reports the cause to the other ranks before rethrowing, unless all ranks throw
 // the same error themselves (`common`): a slower rank would then raise PeerFailed instead of its own error.
 template <class Body>
-auto run_and_report(const comm::Group& group, Body&& body, const bool& common = false) {
+auto run_and_report(comm::Group group, Body&& body, const bool& common = false) {
   try {
     return body();
   } catch (...) {
@@ -79,7 +79,7 @@ struct PipelineSchedule::Impl {
     return std::move(made);
   }
 
-  // `Input` is StepInput or Microbatches.
+  // `Input` is UnsplitBatch or Microbatches.
   template <class Input>
   StepResult step(const Input& input);
   template <class Input>
@@ -241,10 +241,9 @@ std::string_view to_string(ShapeMode mode) {
   return "";
 }
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, std::string_view name, int microbatches,
+PipelineSchedule::PipelineSchedule(const StageList& stages, std::string_view name, int microbatches,
                                    PipelineOptions options)
-    : PipelineSchedule(std::move(stages), schedule::parse_schedule_kind(name), microbatches,
-                       std::move(options)) {}
+    : PipelineSchedule(stages, schedule::parse_schedule_kind(name), microbatches, std::move(options)) {}
 
 namespace {
 
@@ -256,41 +255,41 @@ auto make_and_report(const std::vector<PipelineStage>& stages, Make&& make) {
 
 }  // namespace
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, schedule::ScheduleKind kind,
-                                   int microbatches, PipelineOptions options)
-    : impl_(make_and_report(stages, [&] {
-        schedule::Program program = program_of(kind, stages, microbatches, options);
-        return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
+PipelineSchedule::PipelineSchedule(const StageList& stages, schedule::ScheduleKind kind, int microbatches,
+                                   PipelineOptions options)
+    : impl_(make_and_report(stages.get(), [&] {
+        schedule::Program program = program_of(kind, stages.get(), microbatches, options);
+        return std::make_unique<Impl>(make_setup(stages.get(), std::move(program), std::move(options)));
       })) {}
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, const schedule::Schedule& schedule,
+PipelineSchedule::PipelineSchedule(const StageList& stages, const schedule::Schedule& schedule,
                                    PipelineOptions options)
-    : impl_(make_and_report(stages, [&] {
-        schedule::Program program = program_of(schedule, stages, options);
-        return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
+    : impl_(make_and_report(stages.get(), [&] {
+        schedule::Program program = program_of(schedule, stages.get(), options);
+        return std::make_unique<Impl>(make_setup(stages.get(), std::move(program), std::move(options)));
       })) {}
 
-PipelineSchedule::PipelineSchedule(std::vector<PipelineStage> stages, schedule::Program program,
+PipelineSchedule::PipelineSchedule(const StageList& stages, schedule::Program program,
                                    PipelineOptions options)
-    : impl_(make_and_report(stages, [&] {
-        return std::make_unique<Impl>(make_setup(stages, std::move(program), std::move(options)));
+    : impl_(make_and_report(stages.get(), [&] {
+        return std::make_unique<Impl>(make_setup(stages.get(), std::move(program), std::move(options)));
       })) {}
 
 PipelineSchedule::PipelineSchedule(PipelineSchedule&&) noexcept = default;
 PipelineSchedule& PipelineSchedule::operator=(PipelineSchedule&&) noexcept = default;
 PipelineSchedule::~PipelineSchedule() = default;
 
-StepResult PipelineSchedule::step(const StepInput& input) {
-  return impl_->step(input);
+StepResult PipelineSchedule::step(value::Args args, c10::IValue target, const StepOptions& options) {
+  return impl_->step(UnsplitBatch{options, std::move(args), std::move(target)});
 }
-StepResult PipelineSchedule::step_microbatches(const Microbatches& input) {
-  return impl_->step(input);
+StepResult PipelineSchedule::step_microbatches(const Microbatches& batch) {
+  return impl_->step(batch);
 }
-StepResult PipelineSchedule::eval(const StepInput& input) {
-  return impl_->eval(input);
+StepResult PipelineSchedule::eval(value::Args args, c10::IValue target, const StepOptions& options) {
+  return impl_->eval(UnsplitBatch{options, std::move(args), std::move(target)});
 }
-StepResult PipelineSchedule::eval_microbatches(const Microbatches& input) {
-  return impl_->eval(input);
+StepResult PipelineSchedule::eval_microbatches(const Microbatches& batch) {
+  return impl_->eval(batch);
 }
 
 void PipelineSchedule::train(bool on) {

@@ -63,7 +63,7 @@ at::Tensor distribute_tensor(const at::Tensor& full, const DeviceMesh& mesh, Pla
     }
   }
   LocalShard shard =
-      move(LocalShard{source, nullptr}, full.sizes(), state, Placements(to.size(), value::Replicate()), to);
+      move(LocalShard{source, nullptr}, full.sizes(), state, Placements(to.size(), tensor::Replicate()), to);
   at::Tensor result = wrap(shard.get(), state, to, full.sizes());
   result.set_requires_grad(full.requires_grad());
   return result;
@@ -106,7 +106,7 @@ at::Tensor to_local(const at::Tensor& tensor, std::optional<Placements> grad_pla
 
 at::Tensor full_tensor(const at::Tensor& tensor) {
   const DTensorImpl& impl = required(tensor, "full_tensor");
-  const Placements replicated(impl.placements().size(), value::Replicate());
+  const Placements replicated(impl.placements().size(), tensor::Replicate());
   return distributed_to_local(redistributed(tensor, replicated, false), replicated);
 }
 

@@ -72,13 +72,15 @@ IValue agree(const std::vector<IValue>& values, const ErrorContext& context) {
 
 IValue merge(const std::vector<IValue>& chunks, const std::optional<ChunkSpec>& spec,
              const BatchRows* batch) {
-  if (chunks.empty()) throw UsageError("no chunks to merge");
+  if (chunks.empty())
+    throw UsageError("no chunks to merge", {}, "pass the result of each microbatch, at least one");
   std::vector<FlatTree> flats;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     flats.push_back(flatten(chunks[i]));
     if (flats[i].structure == flats[0].structure) continue;
     throw UsageError(str_cat("chunk ", i, " is ", to_string(flats[i].structure), ", chunk 0 is ",
-                             to_string(flats[0].structure)));
+                             to_string(flats[0].structure)),
+                     {}, "return values of the same structure for every microbatch");
   }
   const std::vector<LeafRule> rules = leaf_rules(flats[0], spec, "chunk");
   const std::vector<std::string> paths = flats[0].structure.paths("chunk");

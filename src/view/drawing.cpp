@@ -22,10 +22,6 @@ struct ActionHash {
   }
 };
 
-std::string percent(double share) {
-  return formatted("%.1f%%", share * 100);
-}
-
 std::vector<int> chunks(const schedule::Placement& placement) {
   std::vector<int> seen(static_cast<std::size_t>(placement.ranks()), 0), result;
   for (const Rank rank : placement.stage_to_rank()) result.push_back(seen[rank.index()]++);
@@ -94,8 +90,8 @@ Panel panel_of(const schedule::Timeline& timeline, TimeUnit unit) {
     peak = std::max(peak, rank.peak_memory);
   }
   panel.summary = {{"step", format_time(panel.end, unit)},
-                   {"idle in the step", percent(bubble)},
-                   {"idle inside the ranks' own spans", percent(own_bubble)}};
+                   {"idle in the step", format_share(bubble)},
+                   {"idle inside the ranks' own spans", format_share(own_bubble)}};
   if (!timeline.memory.empty()) panel.summary.emplace_back("peak memory", format_memory(peak, unit));
   return panel;
 }

@@ -41,8 +41,8 @@ TEST(BaseIds, DifferentKindsDoNotConvert) {
 
 TEST(BaseIds, RejectNumbersAbove32Bits) {
   EXPECT_EQ(StageId(std::int64_t{2'147'483'647}).value, 2'147'483'647);
-  EXPECT_THROW(StageId(std::int64_t{2'147'483'648}), UsageError);
-  EXPECT_THROW(Rank(std::size_t{1} << 32U), UsageError);
+  EXPECT_ERROR(StageId(std::int64_t{2'147'483'648}), UsageError, "must fit in 32 bits");
+  EXPECT_ERROR(Rank(std::size_t{1} << 32U), UsageError, "must fit in 32 bits");
 }
 
 TEST(BaseVersion, MatchesProjectVersion) {
@@ -166,6 +166,8 @@ TEST(BaseText, FormatsUnits) {
   EXPECT_EQ(format_seconds(1.25), "1.25 s");
   EXPECT_EQ(format_seconds(0.0031), "3.10 ms");
   EXPECT_EQ(format_seconds(12e-6), "12.0 us");
+  EXPECT_EQ(format_share(0.2734), "27.3%");
+  EXPECT_EQ(format_share(1), "100.0%");
 }
 
 TEST(BaseText, FormatsLikePrintf) {

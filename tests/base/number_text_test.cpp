@@ -32,6 +32,19 @@ TEST(BaseNumberText, WritesShortTexts) {
   for (int i = 0; i < 2000; ++i) EXPECT_EQ(shortest_printf(i / 100.0), shortest(i / 100.0));
 }
 
+TEST(BaseNumberText, DecimalTextHasNotationForPeople) {
+  for (const auto& [number, text] : {std::pair{0.0003, "0.0003"},
+                                     {0.1, "0.1"},
+                                     {3e-5, "3e-05"},
+                                     {300.0, "300"},
+                                     {100'000'000.0, "100000000"},
+                                     {1e15, "1e+15"},
+                                     {-2.0, "-2"}})
+    EXPECT_EQ(decimal_text(number), text);
+  EXPECT_EQ(decimal_text(std::numeric_limits<double>::quiet_NaN()), "nan");
+  EXPECT_EQ(decimal_text(-std::numeric_limits<double>::infinity()), "-inf");
+}
+
 TEST(BaseNumberText, RandomNumbersReadBackUnchanged) {
   constexpr std::uint64_t seed = 20'611;
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -40,6 +53,9 @@ TEST(BaseNumberText, RandomNumbersReadBackUnchanged) {
     const auto number = std::bit_cast<double>(random());
     if (!std::isfinite(number)) continue;
     ASSERT_EQ(std::strtod(shortest(number).c_str(), nullptr), number);
+    if (i % 100 == 0) {
+      ASSERT_EQ(std::strtod(decimal_text(number).c_str(), nullptr), number);
+    }
     ASSERT_EQ(std::strtod(shortest_printf(number).c_str(), nullptr), number);
   }
   for (const double number : {std::numeric_limits<double>::max(), std::numeric_limits<double>::denorm_min()})

@@ -1,9 +1,9 @@
 // Pieces of distributed tensors: the regions are the local shards, and a tensor saved in one placement loads
 // in any other.
-#include "counted_tensors.h"
-#include "random_partitions.h"
 #include "support/check.h"
+#include "support/counted_tensors.h"
 #include "support/program.h"
+#include "support/random_partitions.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
@@ -24,7 +24,7 @@ tensor::Placements random_placements(Random& random, std::size_t axes, std::int6
   tensor::Placements placements;
   for (std::size_t i = 0; i < axes; ++i) {
     if (dims == 0 || pick(random, 0, 2) == 0) {
-      placements.push_back(value::Replicate());
+      placements.push_back(tensor::Replicate());
     } else {
       placements.push_back(tensor::Shard(pick(random, 0, dims - 1)));
     }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "checkpoint/commit/files.h"
-#include "random_partitions.h"
+#include "support/random_partitions.h"
 
 #include <penstock/checkpoint/error.h>
 

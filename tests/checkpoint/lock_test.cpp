@@ -1,5 +1,6 @@
 // The lock on a checkpoint directory admits one run at a time, however the previous run ended.
 #include "checkpoint/commit/directory_lock.h"
+#include "support/error_message.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/writer.h>
@@ -116,8 +117,8 @@ TEST(CheckpointDirectoryLock, IsTakenAgainAfterDirectoryIsRemoved) {
 TEST(CheckpointDirectoryLock, ReportsUnwritableDirectory) {
   const TempDir dir;
   std::ofstream(dir / "file") << "x";
-  EXPECT_THROW(check_checkpoint_directory(dir / "file"), StorageError);
-  EXPECT_THROW(check_checkpoint_directory("/proc/no/such"), StorageError);
+  EXPECT_ERROR(check_checkpoint_directory(dir / "file"), StorageError, "cannot create the directory");
+  EXPECT_ERROR(check_checkpoint_directory("/proc/no/such"), StorageError, "cannot create the directory");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Modules and optimizers: a run that is saved and loaded into new objects continues bitwise as if it had not
 // stopped.
-#include "counted_tensors.h"
 #include "support/check.h"
+#include "support/counted_tensors.h"
 #include "support/program.h"
 #include "support/same_bits.h"
 

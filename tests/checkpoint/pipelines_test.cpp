@@ -1,7 +1,8 @@
 // Checkpoints of pipelines, saved in one topology and loaded in another, for all pairs. A resumed run ends
 // with the same bits as an uninterrupted one if both perform the same arithmetic.
-#include "counted_tensors.h"
+#include "support/batch.h"
 #include "support/check.h"
+#include "support/counted_tensors.h"
 #include "support/program.h"
 #include "support/same_bits.h"
 
@@ -24,7 +25,9 @@ namespace penstock::checkpoint {
 namespace {
 
 using test::same_bits;
+using test::step_on;
 using test::TempDir;
+using test::TestBatch;
 
 //! What ranks with the same stages do: split the batch, shard each parameter (Tensors), or both in pairs
 //! (ShardedTensors).
@@ -82,16 +85,13 @@ models::GptOptions small_gpt(bool tied) {
 constexpr std::int64_t kRows = 8;
 
 //! The batch of a step; equal in every topology.
-runtime::StepInput batch_of(std::int64_t step, int replica, int replicas) {
+TestBatch batch_of(std::int64_t step, int replica, int replicas) {
   const at::Tensor text =
       (torch::arange(kRows * 7).reshape({kRows, 7}) * 5 + torch::arange(kRows).unsqueeze(1) * 3 + step * 7)
           .remainder(11);
   const std::int64_t mine = kRows / replicas;
   const at::Tensor part = text.narrow(0, replica * mine, mine);
-  runtime::StepInput input;
-  input.args = {part.narrow(1, 0, 6).contiguous()};
-  input.target = part.narrow(1, 1, 6).contiguous();
-  return input;
+  return {{part.narrow(1, 0, 6).contiguous()}, part.narrow(1, 1, 6).contiguous()};
 }
 
 //! One rank of a run.
@@ -106,7 +106,7 @@ class Run {
     const schedule::Placement placement =
         schedule::Placement::make(topology.pipeline_ranks, stages, info_of(topology.schedule).placement);
     runtime::PipelineOptions options;
-    parallel::ShardOptions shard;
+    parallel::StageShardOptions shard;
     if (tied && stages > 1) {
       options.shared = {{{StageId(0), "token.weight"}, {StageId(stages - 1), "token.weight"}}};
       shard.separate = {"token.weight"};
@@ -188,7 +188,7 @@ class Run {
 
   void train(std::int64_t from, std::int64_t to) {
     for (std::int64_t step = from + 1; step <= to; ++step) {
-      pipeline_->step(batch_of(step, batch_part_, batch_parts_));
+      step_on(*pipeline_, batch_of(step, batch_part_, batch_parts_));
       optimizer_->step();
       optimizer_->zero_grad();
     }

@@ -3,9 +3,9 @@
 #include "support/process_ranks.h"
 
 #include "checkpoint/commit/writer_access.h"
-#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
+#include "support/counted_tensors.h"
 #include "support/program.h"
 
 #include <penstock/checkpoint/checkpoint.h>

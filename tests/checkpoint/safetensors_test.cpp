@@ -1,7 +1,7 @@
 // Safetensors files: reads what Python wrote, writes what Python would write, and rejects inconsistent
 // headers.
 #include "checkpoint/safetensors/header.h"
-#include "counted_tensors.h"
+#include "support/counted_tensors.h"
 #include "support/error_message.h"
 #include "support/program.h"
 #include "support/same_bits.h"
@@ -141,8 +141,8 @@ TEST(CheckpointSafetensors, ReadsOnlyRequestedBytes) {
   std::vector<std::int32_t> part(3);
   file.read(file.entry("w"), 500 * 4, {reinterpret_cast<std::uint8_t*>(part.data()), 12});
   EXPECT_THAT(part, testing::ElementsAre(500, 501, 502));
-  EXPECT_THROW(file.read(file.entry("w"), 3998, {reinterpret_cast<std::uint8_t*>(part.data()), 12}),
-               UsageError);
+  EXPECT_ERROR(file.read(file.entry("w"), 3998, {reinterpret_cast<std::uint8_t*>(part.data()), 12}),
+               UsageError, "cannot read 12 bytes at offset 3998");
 }
 
 //! The error for a file with this header and number of data bytes, or "no error".
@@ -229,21 +229,24 @@ TEST(CheckpointSafetensors, RejectsInvalidBools) {
   bytes[bytes.size() - 2] = 7;
   std::ofstream(dir / "a", std::ios::binary) << bytes;
   const SafetensorsFile file(dir / "a");
-  EXPECT_THROW(file.load("mask"), ParseError);
+  EXPECT_ERROR(file.load("mask"), ParseError, "has dtype bool, but its element 2 is");
 }
 
 TEST(CheckpointSafetensors, ReportsFilesThatCannotBeOpenedOrWritten) {
   const TempDir dir;
-  EXPECT_THROW(SafetensorsFile(dir / "missing"), StorageError);
-  EXPECT_THROW(SafetensorsFile{dir.path()}, StorageError);
+  EXPECT_ERROR(SafetensorsFile(dir / "missing"), StorageError, "No such file or directory");
+  EXPECT_ERROR(SafetensorsFile{dir.path()}, StorageError, "it is a directory, not a regular file");
   std::ofstream(dir / "short") << "1234";
-  EXPECT_THROW(SafetensorsFile(dir / "short"), ParseError);
-  EXPECT_THROW(save_safetensors(dir / "no/such/place", {}), StorageError);
+  EXPECT_ERROR(SafetensorsFile(dir / "short"), ParseError, "too short to be a safetensors file");
+  EXPECT_ERROR(save_safetensors(dir / "no/such/place", {}), StorageError, "No such file or directory");
   const at::Tensor one = at::ones({1});
-  EXPECT_THROW(save_safetensors(dir / "a", {{"__metadata__", one}}), UsageError);
-  EXPECT_THROW(save_safetensors(dir / "a", {{"\xff", one}}), UsageError);
-  EXPECT_THROW(save_safetensors(dir / "a", {{"c", at::ones({1}, at::kComplexDouble)}}), UsageError);
-  EXPECT_THROW(save_safetensors(dir / "a", {{"u", at::Tensor()}}), UsageError);
+  EXPECT_ERROR(save_safetensors(dir / "a", {{"__metadata__", one}}), UsageError,
+               "cannot have the name __metadata__");
+  EXPECT_ERROR(save_safetensors(dir / "a", {{"\xff", one}}), UsageError, "is not UTF-8");
+  EXPECT_ERROR(save_safetensors(dir / "a", {{"c", at::ones({1}, at::kComplexDouble)}}), UsageError,
+               "does not support dtype");
+  EXPECT_ERROR(save_safetensors(dir / "a", {{"u", at::Tensor()}}), UsageError,
+               "is undefined, sparse or quantized");
   save_safetensors(dir / "b", {{"weight", one}});
   try {
     SafetensorsFile(dir / "b").load("wieght");

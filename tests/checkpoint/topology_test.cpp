@@ -1,9 +1,9 @@
 // Tensors saved in any partition load in any other, bitwise equal, and only the requested bytes are read.
 #include "checkpoint/pieces/regions.h"
-#include "counted_tensors.h"
-#include "random_partitions.h"
 #include "support/check.h"
+#include "support/counted_tensors.h"
 #include "support/program.h"
+#include "support/random_partitions.h"
 #include "support/same_bits.h"
 
 #include <penstock/checkpoint/checkpoint.h>

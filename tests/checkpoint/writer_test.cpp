@@ -2,9 +2,10 @@
 // checkpoint to resume from.
 #include "checkpoint/commit/manifest.h"
 #include "checkpoint/commit/writer_access.h"
-#include "counted_tensors.h"
 #include "faulty_files.h"
 #include "support/check.h"
+#include "support/counted_tensors.h"
+#include "support/error_message.h"
 #include "support/process_ranks.h"
 #include "support/program.h"
 
@@ -260,7 +261,8 @@ TEST(CheckpointLoad, DetectsDamagedElements) {
       1, [&](comm::World& world) { CheckpointWriter(dir.path(), world.group()).save(1, model_at(1)); });
   const std::string file = dir / (checkpoint_name(1) + "/shard-00000-of-00001.safetensors");
   flip_byte(file, slurp(file).size() - 5);
-  EXPECT_THROW(Checkpoint(dir / checkpoint_name(1)).load(model_at(2)), CheckpointError);
+  EXPECT_ERROR(Checkpoint(dir / checkpoint_name(1)).load(model_at(2)), CheckpointError,
+               "is damaged: its checksum does not match");
 }
 
 TEST(CheckpointManifest, DamageIsAnErrorAndNeverEscapesDirectory) {
@@ -272,8 +274,11 @@ TEST(CheckpointManifest, DamageIsAnErrorAndNeverEscapesDirectory) {
   for (std::size_t at = 0; at < text.size(); ++at) {
     std::string damaged = text;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
-    EXPECT_THROW(parse_manifest(damaged, "m"), ParseError);
-    EXPECT_THROW(parse_manifest(text.substr(0, at), "m"), ParseError);
+    for (const std::string& wrong : {damaged, text.substr(0, at)}) {
+      EXPECT_THAT(
+          error_message<ParseError>([&] { parse_manifest(wrong, "m"); }),
+          testing::AnyOf(HasSubstr("is not a checkpoint manifest"), HasSubstr("checksum does not match")));
+    }
   }
   const auto refused = [&](auto change) {
     Manifest lying = manifest;
@@ -347,8 +352,8 @@ TEST(CheckpointResume, UsesNewestCompleteCheckpointAndReportsSkippedOnes) {
 
 TEST(CheckpointResume, ReportsMissingCompleteCheckpoint) {
   const TempDir dir;
-  EXPECT_THROW(find_resume_point(dir.path()), CheckpointError);
-  EXPECT_THROW(find_resume_point(dir / "missing"), CheckpointError);
+  EXPECT_ERROR(find_resume_point(dir.path()), CheckpointError, "there is no complete checkpoint in");
+  EXPECT_ERROR(find_resume_point(dir / "missing"), CheckpointError, "there is no complete checkpoint in");
   fs::create_directory(dir / "step-00000009.incomplete");
   try {
     find_resume_point(dir.path());

@@ -134,8 +134,9 @@ TEST(CommAdoptedGroup, CannotBeSplitWithoutConnect) {
     EXPECT_THAT(test::error_message<UsageError>([&] { group.split(0); }), HasSubstr("AdoptOptions::connect"));
     group.barrier();  // the group still works
   });
-  EXPECT_THROW(adopt_group(BackendPtr()), UsageError);
-  EXPECT_THROW(adopt_group(c10::intrusive_ptr<c10d::ProcessGroup>()), UsageError);
+  EXPECT_ERROR(adopt_group(BackendPtr()), UsageError, "adopt_group needs a backend");
+  EXPECT_ERROR(adopt_group(c10::intrusive_ptr<c10d::ProcessGroup>()), UsageError,
+               "adopt_group needs a process group");
 }
 
 TEST(CommAdoptedGroup, ChecksBackendOfNewGroup) {
@@ -210,7 +211,8 @@ TEST(CommAdoptedGroup, RejectsProgramForAnotherSendMode) {
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
   const auto program = schedule::Program::validated(schedule::read_csv(text).draft(), SendMode::Buffered);
-  ASSERT_THROW(schedule::Program::validated(program.draft(), SendMode::Blocking), ScheduleError);
+  EXPECT_ERROR(schedule::Program::validated(program.draft(), SendMode::Blocking), ScheduleError,
+               "is not safe with blocking sends");
   run_gloo_threads(2, [&](const StorePtr& store, const BackendPtr& backend) {
     const auto connect = [&](const std::string& name, const std::vector<int>& members, int me) {
       return gloo(store, backend->getRank(), members, me, name);

@@ -1,11 +1,17 @@
 // The environment of a rank and backend names are parsed strictly.
 #include "comm/variables.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
+#include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
 
 namespace penstock::comm {
 namespace {
@@ -13,6 +19,7 @@ namespace {
 using test::error_of;
 using test::read;
 using test::Variables;
+using ::testing::HasSubstr;
 
 Variables good() {
   return {{"RANK", "3"},
@@ -58,12 +65,12 @@ TEST(CommRankEnvironment, ReportsMissingOrInvalidVariable) {
   for (const auto& [name, value] : wrong) {
     Variables variables = good();
     variables[name] = value;
-    EXPECT_THROW(read(variables), UsageError) << name << "=" << value;
+    EXPECT_ERROR(read(variables), UsageError, name) << name << "=" << value;
   }
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     Variables variables = good();
     variables.erase(name);
-    EXPECT_THAT(error_of(variables), testing::HasSubstr(name));
+    EXPECT_THAT(error_of(variables), HasSubstr(name));
   }
 }
 
@@ -77,8 +84,58 @@ TEST(CommRankEnvironment, SingleRankNeedsNoStore) {
 TEST(CommBackends, NamesAreCaseInsensitive) {
   EXPECT_EQ(parse_backend("Gloo"), BackendKind::Gloo);
   EXPECT_EQ(parse_backend("NCCL"), BackendKind::Nccl);
-  EXPECT_THROW(parse_backend("carrier pigeon"), UsageError);
+  EXPECT_ERROR(parse_backend("carrier pigeon"), UsageError, "unknown backend 'carrier pigeon'");
   EXPECT_TRUE(backend_available(BackendKind::Gloo));
+}
+
+TEST(CommBackends, ErrorForMpiAndUccSaysWhatToUse) {
+  for (const char* name : {"mpi", "MPI", "ucc"}) {
+    const std::string message = test::error_message<UsageError>([&] { parse_backend(name); });
+    EXPECT_THAT(message, HasSubstr("is not supported"));
+    EXPECT_THAT(message, HasSubstr("use gloo, also for ranks that mpirun starts"));
+  }
+}
+
+// A value of the program takes precedence; the environment is the default of what is unset.
+TEST(CommInitOptions, ProgramTakesPrecedenceOverEnvironment) {
+  const Variables variables{{"PENSTOCK_TIMEOUT", "7"}, {"PENSTOCK_BACKEND", "nccl"}};
+  InitOptions chosen;
+  chosen.backend = BackendKind::Gloo;
+  chosen.timeout = std::chrono::seconds(3);
+  const InitOptions found = with_environment(chosen, test::lookup_in(variables));
+  EXPECT_EQ(found.backend, BackendKind::Gloo);
+  EXPECT_EQ(found.timeout, std::chrono::seconds(3));
+}
+
+TEST(CommInitOptions, EnvironmentIsDefaultOfUnsetOptions) {
+  const Variables variables{{"PENSTOCK_TIMEOUT", "7"}, {"PENSTOCK_BACKEND", "nccl"}};
+  const InitOptions found = with_environment({}, test::lookup_in(variables));
+  EXPECT_EQ(found.backend, BackendKind::Nccl);
+  EXPECT_EQ(found.timeout, std::chrono::seconds(7));
+
+  const InitOptions without = with_environment({}, test::lookup_in({}));
+  EXPECT_EQ(without.backend, BackendKind::Auto);
+  EXPECT_EQ(without.timeout, std::chrono::minutes(5));
+}
+
+TEST(CommInitOptions, InvalidVariableIsReportedOnlyIfItIsUsed) {
+  const Variables variables{{"PENSTOCK_TIMEOUT", "soon"}};
+  EXPECT_THAT(test::error_message<UsageError>([&] { with_environment({}, test::lookup_in(variables)); }),
+              HasSubstr("PENSTOCK_TIMEOUT"));
+  InitOptions chosen;
+  chosen.timeout = std::chrono::seconds(3);
+  EXPECT_EQ(with_environment(chosen, test::lookup_in(variables)).timeout, std::chrono::seconds(3));
+}
+
+TEST(CommInitOptions, AlsoApplyToThreadRanks) {
+  setenv("PENSTOCK_TIMEOUT", "1", 1);
+  const auto errors = try_thread_ranks(2, [](World& world) {
+    if (world.rank() == Rank(0)) world.group().recv(at::empty(1), 1);
+  });
+  unsetenv("PENSTOCK_TIMEOUT");
+  ASSERT_TRUE(errors[0]);
+  EXPECT_THAT(test::error_message<TimeoutError>([&] { std::rethrow_exception(errors[0]); }),
+              HasSubstr("PENSTOCK_TIMEOUT"));
 }
 
 TEST(CommWorld, HasOneRankWithoutEnvironment) {

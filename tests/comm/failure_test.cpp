@@ -1,6 +1,7 @@
 // A failed rank raises an error on every other rank within the documented time, with its rank and message.
 // Nothing hangs, and the world can be rebuilt if the processes are alive.
 #include "support/check.h"
+#include "support/error_message.h"
 #include "support/process_ranks.h"
 
 #include <penstock/base/error.h>
@@ -176,7 +177,7 @@ TEST(CommThrowingRank, ExceptionThatDestroysWorldIsFailureEvenIfCaught) {
   EXPECT_THAT(found->cause, HasSubstr("while an exception was being thrown"));
 }
 
-// Rank 1 makes one step less than the others.
+// Rank 1 makes one step fewer than the others.
 const RankFunction departing_ranks("departing", [] {
   comm::World world = comm::init();
   const at::Tensor tensor = at::ones(4);
@@ -203,7 +204,7 @@ TEST(CommDepartedRank, IsNamedToRanksThatStillWaitForIt) {
   EXPECT_THAT(to_string(outcome.result), HasSubstr("rank 1 failed first: left the world while rank "));
 }
 
-// Ranks that leave one after the other, as at the end of every program, are no failure.
+// Ranks that leave one after the other, as at the end of every program, are not a failure.
 const RankFunction finishing_ranks("finishing", [] {
   comm::World world = comm::init();
   const at::Tensor tensor = at::ones(4);
@@ -405,12 +406,12 @@ TEST(CommThreadRanks, ExceptionReachesPendingAndNextOperations) {
 }
 
 TEST(CommThreadRanks, RethrowCauseInsteadOfConsequences) {
-  EXPECT_THROW(comm::run_thread_ranks(4,
+  EXPECT_ERROR(comm::run_thread_ranks(4,
                                       [](comm::World& world) {
                                         if (world.rank() == Rank(1)) throw std::domain_error("the cause");
                                         world.group().barrier();
                                       }),
-               std::domain_error);
+               std::domain_error, "the cause");
 }
 
 TEST(CommThreadRanks, CanBeRebuiltAfterFailure) {
@@ -440,7 +441,7 @@ TEST(CommThreadRanks, ReportTimeouts) {
       },
       options);
   ASSERT_TRUE(errors[0]);
-  EXPECT_THROW(std::rethrow_exception(errors[0]), TimeoutError);
+  EXPECT_ERROR(std::rethrow_exception(errors[0]), TimeoutError, "rank 0 waited");
 }
 
 TEST(CommThreadRanks, ReportMessageOfWrongSize) {
@@ -449,7 +450,7 @@ TEST(CommThreadRanks, ReportMessageOfWrongSize) {
     if (world.rank() == Rank(1)) world.group().recv(at::ones(4), 0);
   });
   ASSERT_TRUE(errors[1]);
-  EXPECT_THROW(std::rethrow_exception(errors[1]), ShapeError);
+  EXPECT_ERROR(std::rethrow_exception(errors[1]), ShapeError, "from rank 0 of the group, expected");
 }
 
 }  // namespace

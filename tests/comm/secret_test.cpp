@@ -2,6 +2,7 @@
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/job_secret.h"
 #include "comm/rendezvous/store_client.h"
+#include "support/error_message.h"
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -32,7 +33,7 @@ TEST(CommJobSecret, IsRandomAndRoundTripsThroughText) {
   EXPECT_NE(JobSecret::random().sign("x"), secret.sign("x"));
   for (const char* const wrong :
        {"", "0123", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcdef0"})
-    EXPECT_THROW(JobSecret::parse(wrong), UsageError);
+    EXPECT_ERROR(JobSecret::parse(wrong), UsageError, "must be 32 lowercase hexadecimal digits");
 }
 
 // RFC 2104 with the inner digest in hexadecimal; the expected value was computed with Python's hashlib.
@@ -64,8 +65,8 @@ TEST(CommJobSecret, CanBeReadFromFile) {
   ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
   EXPECT_THAT(problem("fifo"), HasSubstr("cannot be read: it is a FIFO, not a regular file"));
   EXPECT_THAT(problem("."), HasSubstr("cannot be read: it is a directory, not a regular file"));
-  EXPECT_THROW(JobSecret::from_file(dir / "absent"), StorageError);
-  EXPECT_THROW(JobSecret::from_file(dir / "short"), UsageError);
+  EXPECT_ERROR(JobSecret::from_file(dir / "absent"), StorageError, "cannot be read");
+  EXPECT_ERROR(JobSecret::from_file(dir / "short"), UsageError, "must have 16 to 4096 bytes");
 }
 
 TEST(CommJobSecret, HidesStoreKeyNames) {

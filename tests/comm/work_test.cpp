@@ -1,6 +1,7 @@
 // Operations without a transport: two threads wait for the same one, or it is already done.
 #include "comm/world/work_impl.h"
 #include "support/check.h"
+#include "support/error_message.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -24,7 +25,7 @@ std::shared_ptr<Work::Impl> pending(const std::shared_ptr<WorldGeneration>& gene
 // A timeout must not count as success: the caller would read a buffer before anything has arrived.
 TEST(CommSecondWaiter, TimesOutIfOperationDoesNotEnd) {
   const auto generation = std::make_shared<WorldGeneration>(Rank(0), std::chrono::milliseconds(10));
-  EXPECT_THROW(pending(generation)->wait(), TimeoutError);
+  EXPECT_ERROR(pending(generation)->wait(), TimeoutError, ", for rank 1: recv");
 }
 
 TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
@@ -34,7 +35,7 @@ TEST(CommSecondWaiter, LearnsOfFailureAndCompletion) {
   EXPECT_NO_THROW(ended->wait());
   const auto state = pending(generation);
   generation->failure.report({Rank(1), "was killed"});
-  EXPECT_THROW(state->wait(), PeerFailed);
+  EXPECT_ERROR(state->wait(), PeerFailed, "rank 1 failed: was killed");
 }
 
 // Averages and the sums of reduce-scatter are such functions: a caller's own one must not replace them.

@@ -184,7 +184,7 @@ const char* check_monitor(std::string_view bytes) {
   const std::string text(bytes);
   const comm::Failure failure = comm::Failure::parse(text);
   const comm::Failure again = comm::Failure::parse(failure.serialize());
-  if (failure.rank != again.rank || failure.cause != again.cause)
+  if (failure.rank != again.rank || failure.cause != again.cause || failure.departure != again.departure)
     return "a failure that is written reads as another";
   const comm::Endpoint endpoint = comm::Endpoint::parse(text);
   const comm::Endpoint same = comm::Endpoint::parse(endpoint.text());
@@ -280,7 +280,7 @@ std::vector<std::string> flight_seeds() {
 }
 
 std::vector<std::string> monitor_seeds() {
-  return {"127.0.0.1|4711",   "fe80::1|65535", "-:gone", "3:it threw: x", "12", "|",
+  return {"127.0.0.1|4711",   "fe80::1|65535", "-:gone", "3:it threw: x", "3 left:early", "12", "|",
           "host|99999999999", "host|-1"};
 }
 

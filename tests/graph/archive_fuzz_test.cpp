@@ -2,7 +2,7 @@
 #include "base/io/crc32.h"
 #include "support/error_message.h"
 #include "support/temp_dir.h"
-#include "tensor_file.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

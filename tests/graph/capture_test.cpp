@@ -1,11 +1,11 @@
 // Captured C++ models compared with eager: outputs, gradients and buffers, bitwise, unsplit and in stages;
 // and `forward` functions that must be rejected.
-#include "capture_models.h"
 #include "graph/run/interpreter.h"
-#include "stage_runner.h"
 #include "support/error_message.h"
+#include "support/models/capture_models.h"
 #include "support/same_bits.h"
-#include "tensor_file.h"
+#include "support/stage_runner.h"
+#include "support/tensor_file.h"
 #include "unsplit_model.h"
 
 #include <penstock/base/error.h>

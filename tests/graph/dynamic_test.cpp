@@ -1,9 +1,9 @@
 // Captures with a dynamic batch size: one graph for any number of rows, bitwise equal to eager.
-#include "capture_models.h"
-#include "stage_runner.h"
 #include "support/error_message.h"
+#include "support/models/capture_models.h"
 #include "support/same_bits.h"
-#include "tensor_file.h"
+#include "support/stage_runner.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

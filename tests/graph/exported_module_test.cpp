@@ -3,7 +3,7 @@
 #include "support/error_message.h"
 #include "support/same_bits.h"
 #include "support/temp_dir.h"
-#include "tensor_file.h"
+#include "support/tensor_file.h"
 
 #include <penstock/graph/graph_module.h>
 #include <penstock/graph/graph_text.h>

@@ -10,8 +10,8 @@ import sys
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 import torch
 import transformers as tf
-from expected import results
 from make_archives import make, save_tensors
+from python_reference import results
 
 V, W, H, L, F = 19, 8, 2, 2, 16  # vocabulary, width, heads, layers, width inside of a block
 ids = lambda *size: torch.randint(3, V, size)

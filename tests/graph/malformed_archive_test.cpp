@@ -5,7 +5,7 @@
 #include "graph/pt2/import.h"
 #include "support/error_message.h"
 #include "support/program.h"
-#include "tensor_file.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

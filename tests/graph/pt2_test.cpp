@@ -1,8 +1,9 @@
 // Imported models compared with Python's results on this machine: outputs, gradients and buffers, bitwise.
 #include "graph/passes/passes.h"
-#include "python_reference.h"
+#include "support/error_message.h"
+#include "support/python_reference.h"
 #include "support/same_bits.h"
-#include "tensor_file.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
@@ -99,7 +100,7 @@ TEST(GraphPt2, KeepsAnnotatedSplitPointsAndDistinguishesCalls) {
   EXPECT_EQ(at({{"block", SplitPoint::End}}).size(), 3U);
   EXPECT_EQ(at({{"block.qkv@2", SplitPoint::End}}).size(), 1U);
   EXPECT_EQ(graph.nodes[at({{"block.qkv@2", SplitPoint::End}})[0] - 1].name(), "aten::linear");
-  EXPECT_THROW(at({{"block@3", SplitPoint::Beginning}}), UsageError);
+  EXPECT_ERROR(at({{"block@3", SplitPoint::Beginning}}), UsageError, "no operator ran in module 'block@3'");
   // All calls use the same weights: three stages share them.
   const SplitGraph split = split_graph(graph, marks);
   ASSERT_EQ(split.shared.size(), 2U);
@@ -149,8 +150,8 @@ TEST(GraphPt2, ReportsMismatchedSize) {
   }
   const Pt2Archive dynamic(archive("mlp.pt2"));
   GraphModule mlp(dynamic.graph(), dynamic.load(dynamic.graph().slots));
-  EXPECT_THROW(mlp.forward({at::zeros({65, 6})}), ShapeError);
-  EXPECT_THROW(mlp.forward({at::zeros({4, 6}), at::zeros({1})}), UsageError);
+  EXPECT_ERROR(mlp.forward({at::zeros({65, 6})}), ShapeError, "is 65, but the model was exported for");
+  EXPECT_ERROR(mlp.forward({at::zeros({4, 6}), at::zeros({1})}), UsageError, "the arguments are");
   EXPECT_EQ(mlp.forward({at::zeros({9, 6})}).toTensor().size(0), 9);
 }
 

@@ -1,7 +1,8 @@
 // Shape inference compared with Python's records and with actual runs; profiles.
 #include "graph/passes/passes.h"
 #include "graph/run/node_profile.h"
-#include "python_reference.h"
+#include "support/error_message.h"
+#include "support/python_reference.h"
 #include "support/same_bits.h"
 
 #include <penstock/base/error.h>
@@ -18,6 +19,19 @@ using ::testing::HasSubstr;
 
 const std::vector<std::string> kModels{"mlp",  "gpt",   "convnet", "mixed", "lstm",
                                        "gpt2", "llama", "bert",    "t5",    "vit"};
+
+TEST(GraphCheck, ReportsStructureThatDoesNotMatch) {
+  Graph graph = parse_graph(R"(graph {
+  inputs ((%x : float32[2]), {})
+  %y = aten::relu(%x)
+  return (%x, %y)
+})");
+  graph.outputs.pop_back();
+  const std::string message = test::error_message<UsageError>([&] { check_graph(graph); });
+  EXPECT_THAT(message, HasSubstr("the graph has 1 inputs and 1 outputs, but their structures have 1 and 2 "
+                                 "leaves"));
+  EXPECT_THAT(message, HasSubstr("hint: set input_structure and output_structure"));
+}
 
 TEST(GraphShapes, MatchPythonForExportedInputs) {
   for (const std::string& name : kModels) {
@@ -73,7 +87,7 @@ TEST(GraphShapes, AreRejectedIfDataDependent) {
   %n = aten::add.Tensor(%x, %y, 1) @ sum
   return %n
 })");
-  EXPECT_THROW(propagate_shapes(wrong), ShapeError);
+  EXPECT_ERROR(propagate_shapes(wrong), ShapeError, "of module sum");
 }
 
 TEST(GraphProfile, TimesEveryNodeAndKeepsBuffers) {
@@ -90,7 +104,8 @@ TEST(GraphProfile, TimesEveryNodeAndKeepsBuffers) {
   const std::string text = profile_text(file.graph(), seconds, 3);
   EXPECT_THAT(text, HasSubstr("GFLOP/s"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 5);
-  EXPECT_THROW(profile_text(file.graph(), std::vector<double>{1}, 3), UsageError);
+  EXPECT_ERROR(profile_text(file.graph(), std::vector<double>{1}, 3), UsageError,
+               "`seconds` must have one entry per node");
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // Stages run in turn compared with the unsplit graph, for every number of stages; and invalid split
 // positions.
 #include "graph/passes/graph_costs.h"
-#include "stage_runner.h"
-#include "tensor_file.h"
+#include "support/error_message.h"
+#include "support/stage_runner.h"
+#include "support/tensor_file.h"
 #include "unsplit_model.h"
 
 #include <penstock/base/error.h>
@@ -199,7 +200,7 @@ TEST(GraphSplit, RejectsSplitThroughMemoryWrittenLater) {
   return %d
 })");
   for (const std::size_t position : {1, 2, 3, 6}) {
-    EXPECT_THROW(split_graph(graph, {position}), UsageError) << position;
+    EXPECT_ERROR(split_graph(graph, {position}), UsageError, "the model cannot be split before") << position;
     EXPECT_TRUE(why_not_splittable(graph, position)) << position;
   }
   for (const std::size_t position : {4, 5})

@@ -1,7 +1,7 @@
 // Architectures of the Python package `transformers`, exported by the Python that PENSTOCK_PYTHON names:
 // imported, compared with eager, and split at random. Skipped if that Python lacks transformers.
-#include "python_reference.h"
 #include "support/program.h"
+#include "support/python_reference.h"
 #include "unsplit_model.h"
 
 #include <penstock/graph/split.h>

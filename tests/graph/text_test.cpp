@@ -73,7 +73,7 @@ TEST(GraphText, ReportsPositionOfErrors) {
 TEST(GraphText, RejectsEveryTruncation) {
   const std::string text = without_keywords();
   for (std::size_t size = 0; size + 1 < text.size(); ++size) {
-    EXPECT_THROW(parse_graph(std::string_view(text).substr(0, size)), ParseError) << size;
+    EXPECT_ERROR(parse_graph(std::string_view(text).substr(0, size)), ParseError, "line ") << size;
   }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "support/python.h"
-#include "tensor_file.h"
+#include "support/tensor_file.h"
 
 #include <gtest/gtest.h>
 

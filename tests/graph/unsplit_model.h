@@ -1,9 +1,9 @@
 // An unsplit archive, run once, and the checks that its stages give the same results.
 #pragma once
 
-#include "stage_runner.h"
 #include "support/same_bits.h"
-#include "tensor_file.h"
+#include "support/stage_runner.h"
+#include "support/tensor_file.h"
 
 #include <penstock/graph/pt2.h>
 

@@ -1,11 +1,14 @@
 // The built-in GPT compared with an equivalent Python model (golden.txt), and its general properties:
 // causality, the cache, tied gradients, stages that compose to the full model, and initial values that depend
 // only on seed and name.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 #include <penstock/pipe/pipe.h>
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
 
 #include <fstream>
 #include <map>
@@ -182,10 +185,13 @@ TEST(ModelsGpt, SamplingIsReproducibleAndSlidesPastContext) {
 }
 
 TEST(ModelsGpt, RejectsInvalidSizes) {
-  EXPECT_THROW(Gpt(GptOptions{.heads = 3, .width = 8}), UsageError);
-  EXPECT_THROW(Gpt(GptOptions{.layers = 2}, GptPart{1, 3, false, false}), UsageError);
+  EXPECT_ERROR(Gpt(GptOptions{.heads = 3, .width = 8}), UsageError,
+               "a width of 8 cannot be divided into 3 heads");
+  EXPECT_ERROR(Gpt(GptOptions{.layers = 2}, GptPart{1, 3, false, false}), UsageError,
+               "a GPT of 2 layers has no blocks 1 to 3");
   Gpt model(small(3));
-  EXPECT_THROW(model->forward(torch::zeros({1, 9}, torch::kLong)), ShapeError);
+  EXPECT_ERROR(model->forward(torch::zeros({1, 9}, torch::kLong)), ShapeError,
+               "a sequence of 9 tokens is longer than the context");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "parallel/dense_gpt.h"
 #include "parallel/three_axis_run.h"
 #include "support/check.h"
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
 

@@ -2,7 +2,7 @@
 // one process.
 #include "support/check.h"
 #include "support/error_message.h"
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <penstock/load_module.h>
 #include <penstock/penstock.h>
@@ -226,7 +226,7 @@ TEST(ParallelExportedModule, WrappersPassTensorsAndKeywords) {
   other.insert("u", torch::ones({3, 3}));
   const Args args = {torch::ones({3, 4}), true};
   const Kwargs kwargs = {{"other", other}};
-  const std::shared_ptr<StageModule> stage = make_stage_module(mixed);
+  const std::shared_ptr<runtime::StageModule> stage = make_stage_module(mixed);
   const std::vector<at::Tensor> expected = value::tensors_of(mixed->forward(args, kwargs)),
                                 outputs = value::tensors_of(stage->forward(args, kwargs).output);
   ASSERT_EQ(outputs.size(), expected.size());

@@ -1,7 +1,7 @@
 // Plans found in graphs: which layers are sharded or replicated, and real architectures compute the same with
 // them.
-#include "graph/tensor_file.h"
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
+#include "support/tensor_file.h"
 
 #include <penstock/graph/graph_module.h>
 #include <penstock/graph/pt2.h>

@@ -2,7 +2,7 @@
 // one process.
 #include "parallel/training_result.h"
 #include "support/error_message.h"
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
@@ -146,9 +146,9 @@ TEST(ParallelGraphTensorParallel, BlockNeedsTwoAllReducesPerPass) {
         plan.push_back({name, parallel::ColwiseParallel()});
       for (const char* name : {"attention.out", "mlp.down"})
         plan.push_back({name, parallel::RowwiseParallel()});
-      plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate()}});
+      plan.push_back({"", parallel::PrepareModuleOutput{tensor::Replicate()}});
       parallel::parallelize_module(module, mesh, plan);
-      const at::Tensor x = distribute_tensor(input, mesh, {value::Replicate()}).set_requires_grad(true);
+      const at::Tensor x = distribute_tensor(input, mesh, {tensor::Replicate()}).set_requires_grad(true);
       tensor::reset_traffic();
       const at::Tensor y = module.run({x})[0].toTensor();
       EXPECT_EQ(tensor::traffic().all_reduces, 2);
@@ -170,7 +170,7 @@ TEST(ParallelGraphTensorParallel, PreparesModuleInputsAndOutputs) {
     parallel::ParallelPlan plan = kTransformerPlan;
     plan.push_back({"blocks.0", parallel::PrepareModuleInput{{tensor::Shard(1)}}});
     plan.push_back(
-        {"blocks.1", parallel::PrepareModuleInputOutput{{{value::Replicate()}}, {tensor::Shard(0)}}});
+        {"blocks.1", parallel::PrepareModuleInputOutput{{{tensor::Replicate()}}, {tensor::Shard(0)}}});
     plan.push_back({"", parallel::PrepareModuleOutput{tensor::Shard(2), true}});
     parallel::parallelize_module(module, mesh, plan);
     std::map<std::string, int> boundaries;
@@ -219,7 +219,7 @@ TEST(ParallelGraphTensorParallel, PipelineStagesMatchDenseTraining) {
       parallel::ParallelPlan plan = gpt_plan(false, true);
       // Two stages hold the token embedding, so it cannot be sharded.
       std::erase_if(plan, [](const auto& entry) { return entry.first == "token"; });
-      plan.push_back({"", parallel::PrepareModuleOutput{value::Replicate(), true}});
+      plan.push_back({"", parallel::PrepareModuleOutput{tensor::Replicate(), true}});
       const int rank = static_cast<int>(mesh.coordinate(0));
       std::vector<int> mine{rank};
       if (per_rank == 2) mine.push_back(name == "ZBVZeroBubble" ? 3 - rank : 2 + rank);

@@ -1,8 +1,8 @@
 // Pipeline and data parallelism combined, for every schedule: losses, gradients and training match a dense
 // run over the same microbatches. (The reference does not reduce gradients in its zero-bubble schedules.)
 #include "parallel/dense_gpt.h"
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t kSeed = 42;
 constexpr int kSteps = 3;
 
-// Unsharded: sharded stages that keep all parameters on every rank (ShardOptions::replicate).
+// Unsharded: sharded stages that keep all parameters on every rank (ParameterStorage::Copy).
 enum class Mode { Replicated, Sharded, Unsharded };
 
 // The pipeline of this rank, one of `replicas`. The ranks of a pipeline are adjacent in the world.
@@ -41,13 +41,13 @@ struct Place {
 // The stages of this rank with their data parallelism.
 struct Parallel {
   Parallel(const PipelineModel& model, const Place& place, schedule::ScheduleKind kind, int per_rank,
-           Mode mode, parallel::ShardOptions options = {}) {
+           Mode mode, parallel::StageShardOptions options = {}) {
     const int count = place.ranks * per_rank;
     const auto modules = model.make(count);
     const schedule::Placement placement =
         schedule::Placement::make(place.ranks, count, info_of(kind).placement);
     options.find_unused = true;
-    options.replicate = mode == Mode::Unsharded;
+    if (mode == Mode::Unsharded) options.storage = parallel::ParameterStorage::Copy;
     for (const runtime::SharedParameter& shared : model.shared(count)) {
       for (const runtime::ParameterLocation& item : shared) options.separate.push_back(item.name);
     }
@@ -90,7 +90,7 @@ void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& 
                                      options_of(model, parallel, place));
   for (int step = 0; step < kSteps; ++step) {
     const runtime::StepResult result =
-        pipeline.step(replica_batch(model.batch(test.rows), place.replica, replicas));
+        step_on(pipeline, replica_batch(model.batch(test.rows), place.replica, replicas));
     const auto& expected = dense.losses[static_cast<std::size_t>(step)];
     const std::size_t first = static_cast<std::size_t>(place.replica * test.microbatches);
     const std::string when = "step " + std::to_string(step) + " ";
@@ -187,7 +187,7 @@ TEST(ParallelPipelineData, ShardedStagesCastInputsAndOutputs) {
         CHECK_THAT(kwargs.at("scale").toTensor().scalar_type() == want);
         return {layer->forward(args[0].toTensor().to(at::kBFloat16)), {{"skip", args[0]}}};
       };
-      parallel::ShardOptions options;
+      parallel::StageShardOptions options;
       options.compute_as = at::kBFloat16;
       options.cast_inputs = cast;
       options.output_as = at::kDouble;
@@ -211,14 +211,15 @@ TEST(ParallelPipelineData, UnshardedStagesComputeInOtherType) {
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
   for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
     for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-5}, std::pair{at::kBFloat16, 2e-2}}) {
-      parallel::ShardOptions options;
+      parallel::StageShardOptions options;
       options.compute_as = type;
       options.reduce_as = at::kFloat;
       comm::run_thread_ranks(4, [&, type = type, tolerance = tolerance](comm::World& world) {
         const Place place(world.group(), 2);
         const Parallel parallel(model, place, kind, 1, Mode::Unsharded, options);
         runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
-        const runtime::StepResult result = pipeline.step(replica_batch(model.batch(16), place.replica, 2));
+        const runtime::StepResult result =
+            step_on(pipeline, replica_batch(model.batch(16), place.replica, 2));
         const std::size_t first = static_cast<std::size_t>(place.replica * 4);
         for (std::size_t m = 0; m < result.losses.size(); ++m)
           expect_near("loss", result.losses[m].to(at::kFloat), dense.losses[0][first + m], tolerance);
@@ -250,7 +251,7 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
       const Parallel parallel(model, place, kind, 1, GetParam());
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       const Traffic traffic(world);
-      pipeline.step(replica_batch(model.batch(16), place.replica, 2));
+      step_on(pipeline, replica_batch(model.batch(16), place.replica, 2));
       if (GetParam() == Mode::Unsharded) {
         // The flags of find_unused are reduced too, but they are smaller than the gradients.
         std::uint64_t bytes = 0;
@@ -276,7 +277,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       for (int repeat = 0; repeat < 2; ++repeat) {
         pipeline.set_steps(0);  // the same random numbers
-        pipeline.step(replica_batch(model.batch(16), place.replica, 2));
+        step_on(pipeline, replica_batch(model.batch(16), place.replica, 2));
       }
       double squares = 0;
       for (const auto& of_stage : once.gradients) {
@@ -302,7 +303,7 @@ TEST_P(ParallelEverySchedule, AccumulatesOverStepsAndClipsByGlobalNorm) {
 TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
   at::set_num_threads(1);
   const PipelineModel model = mlp();
-  const runtime::StepInput batch = model.batch(16);
+  const TestBatch batch = model.batch(16);
   const auto dense = model.make(2);
   for (const auto& module : dense) module->eval();
   const at::Tensor expected =
@@ -312,7 +313,7 @@ TEST_P(ParallelEverySchedule, EvaluatesInEvalMode) {
     const Parallel parallel(model, place, schedule::ScheduleKind::OneFOneB, 1, GetParam());
     runtime::PipelineSchedule pipeline(parallel.stages, schedule::ScheduleKind::OneFOneB, 4,
                                        options_of(model, parallel, place));
-    const runtime::StepResult result = pipeline.eval(replica_batch(batch, place.replica, 2));
+    const runtime::StepResult result = eval_on(pipeline, replica_batch(batch, place.replica, 2));
     CHECK_THAT(parallel.stages.front().is_training());
     if (place.pipeline.rank() == 1)
       expect_near("output", result.outputs.toTensor(),
@@ -330,13 +331,13 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
     try {
       runtime::PipelineOptions options = options_of(model, parallel, *place);
       int weights = 0;
-      options.custom[schedule::ActionKind::BackwardWeight] = [&](const schedule::Action&,
-                                                                 const std::function<void()>& run_default) {
-        if (++weights == 3 && world.rank().value == 1) throw std::runtime_error("broken on purpose");
-        run_default();
-      };
-      runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options)
-          .step(replica_batch(model.batch(16), place->replica, 2));
+      options.execution.custom[schedule::ActionKind::BackwardWeight] =
+          [&](const schedule::Action&, const std::function<void()>& run_default) {
+            if (++weights == 3 && world.rank().value == 1) throw std::runtime_error("broken on purpose");
+            run_default();
+          };
+      step_on(runtime::PipelineSchedule(parallel.stages, schedule::ScheduleKind::ZB1P, 4, options),
+              replica_batch(model.batch(16), place->replica, 2));
       place->across.barrier();  // ranks that had already finished learn of the failure here
       world.group().barrier();
     } catch (const std::exception&) {
@@ -360,7 +361,7 @@ TEST_P(ParallelEverySchedule, StateSurvivesException) {
       parallel.replicated->recover(place->across);
     }
     runtime::PipelineSchedule pipeline(stages, schedule::ScheduleKind::ZB1P, 4, options);
-    pipeline.step(replica_batch(model.batch(16), place->replica, 2));
+    step_on(pipeline, replica_batch(model.batch(16), place->replica, 2));
     for (const runtime::PipelineStage& stage : pipeline.stages())
       expect_near("gradient of", parallel.gradients(stage), dense.gradients[stage.index().index()]);
   });

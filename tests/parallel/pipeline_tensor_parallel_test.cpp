@@ -1,7 +1,8 @@
 // Pipeline and tensor parallelism combined: stages with sharded parameters exchange plain, full activations.
 // Compared with one process.
+#include "support/batch.h"
+#include "support/mesh_ranks.h"
 #include "support/models/mlp.h"
-#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/parallel/tensor_parallel.h>
@@ -106,11 +107,11 @@ class ShardedRows {
     return distribute_tensor(dense, mesh_, {tensor::Shard(0)}, false);
   }
   at::Tensor replicated(const at::Tensor& dense) const {
-    return distribute_tensor(dense, mesh_, {value::Replicate()}, false);
+    return distribute_tensor(dense, mesh_, {tensor::Replicate()}, false);
   }
   //! The loss on ranks that know it; NaN elsewhere.
-  double loss(const runtime::StepInput& input) {
-    const runtime::StepResult result = schedule_->step(input);
+  double loss(const TestBatch& input) {
+    const runtime::StepResult result = step_on(*schedule_, input);
     return result.loss.defined() ? full_copy(result.loss).item<double>() : std::nan("");
   }
 
@@ -129,41 +130,40 @@ TEST(ParallelShardedRows, PairWithTargetsOfSamePlacements) {
     for (int stage = 0; stage < stages; ++stage) y = make_layer(static_cast<unsigned>(stage * 10))(y);
     const double want = at::mse_loss(y, kBatchTargets).item<double>();
     on_mesh({stages, 2}, [&](const tensor::DeviceMesh& mesh) {
-      const auto expect_loss = [&](int microbatches, const runtime::StepInput& input) {
+      const auto expect_loss = [&](int microbatches, const TestBatch& input) {
         const double got = ShardedRows(mesh, microbatches, false).loss(input);
         if (mesh.coordinate(0) == stages - 1) {
           EXPECT_NEAR(got, want, 1e-5);
         }
       };
       const ShardedRows put(mesh, 4, false);
-      expect_loss(4, {.args = {put.sharded(kBatchRows)}, .target = put.sharded(kBatchTargets)});
-      expect_loss(4, {.args = {kBatchRows}, .target = kBatchTargets});
-      expect_loss(4, {.args = {put.replicated(kBatchRows)}, .target = kBatchTargets});
+      expect_loss(4, {{put.sharded(kBatchRows)}, put.sharded(kBatchTargets)});
+      expect_loss(4, {{kBatchRows}, kBatchTargets});
+      expect_loss(4, {{put.replicated(kBatchRows)}, kBatchTargets});
       // A single microbatch has all rows.
-      expect_loss(1, {.args = {put.sharded(kBatchRows)}, .target = kBatchTargets});
+      expect_loss(1, {{put.sharded(kBatchRows)}, kBatchTargets});
     });
   }
 }
 
 TEST(ParallelShardedRows, RejectTargetsOfOtherPlacements) {
-  using Make = std::function<runtime::StepInput(const ShardedRows&)>;
+  using Make = std::function<TestBatch(const ShardedRows&)>;
   const std::vector<std::pair<bool, Make>> refused{
       {false,
        [](const ShardedRows& p) {
-         return runtime::StepInput{.args = {p.sharded(kBatchRows)}, .target = kBatchTargets};
+         return TestBatch{{p.sharded(kBatchRows)}, kBatchTargets};
        }},
       {false,
        [](const ShardedRows& p) {
-         return runtime::StepInput{.args = {p.sharded(kBatchRows)}, .target = p.replicated(kBatchTargets)};
+         return TestBatch{{p.sharded(kBatchRows)}, p.replicated(kBatchTargets)};
        }},
       {false,
        [](const ShardedRows& p) {
-         return runtime::StepInput{.args = {kBatchRows}, .target = p.sharded(kBatchTargets)};
+         return TestBatch{{kBatchRows}, p.sharded(kBatchTargets)};
        }},
       {true, [](const ShardedRows& p) {
-         return runtime::StepInput{.args = {p.sharded(kBatchRows)},
-                                   .kwargs = {{"mask", kBatchMask}},
-                                   .target = p.sharded(kBatchTargets)};
+         return TestBatch{
+             {p.sharded(kBatchRows)}, p.sharded(kBatchTargets), {.kwargs = {{"mask", kBatchMask}}}};
        }}};
   for (const int stages : {1, 2}) {
     for (std::size_t i = 0; i < refused.size(); ++i) {
@@ -198,7 +198,7 @@ TEST(ParallelShardedRows, KeepPlacementsWithStaticShapes) {
                                        StageId(static_cast<int>(mesh.coordinate(0))), 2, at::kCPU,
                                        mesh.group("x"), stage_options);
     runtime::PipelineSchedule schedule(stage, "ForwardOnly", 4, options);
-    schedule.step({tensor::distribute_tensor(kBatchRows, tp, {value::Replicate()}, false)});
+    schedule.step({tensor::distribute_tensor(kBatchRows, tp, {tensor::Replicate()}, false)});
     try {
       schedule.step({tensor::distribute_tensor(kBatchRows, tp, {tensor::Shard(0)}, false)});
       ADD_FAILURE() << "accepted other placements";
@@ -224,7 +224,7 @@ TEST(ParallelShardedRows, MergeInBatchOrder) {
   const std::vector<std::pair<std::string, Make>> layouts{
       {"plain", [](const at::Tensor& y,
                    const tensor::DeviceMesh&) { return tensor::is_dtensor(y) ? tensor::full_tensor(y) : y; }},
-      {"Replicate", placed(value::Replicate())},
+      {"Replicate", placed(tensor::Replicate())},
       {"Shard(0)", placed(tensor::Shard(0))},
       {"Shard(1)", placed(tensor::Shard(1))}};
   // 8 rows in 2 shards; 7 rows, which are sharded unevenly, in 2 microbatches of 4 and 3 rows; one or two

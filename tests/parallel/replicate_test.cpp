@@ -41,7 +41,8 @@ std::uint64_t gradient_bytes(const torch::nn::Module& module, std::size_t of_eac
 void expect_dense(comm::World& world, Variant variant, const DenseGpt& dense, int parts) {
   SmallGpt model(variant, 2,
                  world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
-  parallel::DistributedDataParallel ddp(model, world.group(), small_buckets());
+  parallel::DistributedDataParallel ddp(model, world.group(),
+                                        {.bucket_bytes = 1000, .first_bucket_bytes = 100});
   torch::optim::AdamW optimizer = adamw(unique_parameters(*model));
   for (int step = 0; step < kGptSteps; ++step) {
     const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
@@ -163,7 +164,7 @@ TEST(ParallelReplicated, UnusedParametersGetNoGradient) {
   for (const bool find : {false, true}) {
     comm::run_thread_ranks(2, [&](comm::World& world) {
       torch::manual_seed(0);
-      parallel::ReplicateOptions options = small_buckets();
+      parallel::DdpOptions options;
       options.first_bucket_bytes = options.bucket_bytes = 1;  // one bucket per parameter
       options.find_unused = find;
       const auto module = std::make_shared<Choice>();
@@ -193,7 +194,7 @@ TEST(ParallelReplicated, DetectedUnusedParametersDoNotBlockOthers) {
   // Layer 2 is in the first bucket. If it is known to be unused, its bucket is already in flight when the
   // first gradient is computed.
   comm::run_thread_ranks(2, [&](comm::World& world) {
-    parallel::ReplicateOptions options = small_buckets();
+    parallel::DdpOptions options;
     options.first_bucket_bytes = options.bucket_bytes = 1;
     options.find_unused = true;
     const auto module = std::make_shared<Choice>();

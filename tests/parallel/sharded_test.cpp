@@ -2,6 +2,7 @@
 // recovery.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
+#include "support/error_message.h"
 #include "support/models/mlp.h"
 #include "support/process_ranks.h"
 
@@ -299,7 +300,7 @@ TEST(ParallelShardedModel, CanKeepParametersUnsharded) {
   const DenseGpt dense = run_dense_gpt(Variant::Tied);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     parallel::ShardOptions options;
-    options.replicate = true;
+    options.storage = parallel::ParameterStorage::Copy;
     expect_dense(world, world.group(), options, Variant::Tied, dense, 1);
     // Computes in another dtype, while the optimizer sees the dtype of the model.
     SmallGpt model(Variant::Tied, 2, world.rank().value == 0 ? 1 : 99);
@@ -319,7 +320,8 @@ TEST(ParallelShardedModel, CanKeepParametersUnsharded) {
     }
     options.replicas = world.group();
     SmallGpt another(Variant::Plain);
-    EXPECT_THROW(fully_shard(another, world.group(), options), UsageError);
+    EXPECT_ERROR(const auto refused = fully_shard(another, world.group(), options), UsageError,
+                 "`replicas` must not be set");
   });
 }
 

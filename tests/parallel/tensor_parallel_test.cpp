@@ -1,9 +1,10 @@
 // Tensor parallelism compared with a dense run: losses, gradients, parameters after AdamW, and traffic.
 #include "parallel/tensor/module_paths.h"
 #include "parallel/training_result.h"
+#include "support/error_message.h"
+#include "support/mesh_ranks.h"
 #include "support/models/separate_qkv_gpt.h"
 #include "support/process_ranks.h"
-#include "tensor/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/world.h>
@@ -97,11 +98,11 @@ TEST(ParallelTensorParallel, BlockNeedsTwoAllReducesPerPass) {
       SeparateQkvBlock block;
       parallel::parallelize_module(*block, mesh, block_plan("", false));
       const at::Tensor x =
-          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {value::Replicate()})
+          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {tensor::Replicate()})
               .set_requires_grad(true);
       tensor::reset_traffic();
       const at::Tensor y = block(x);
-      EXPECT_EQ(tensor::placements_of(y), tensor::Placements{value::Replicate()});
+      EXPECT_EQ(tensor::placements_of(y), tensor::Placements{tensor::Replicate()});
       EXPECT_EQ(tensor::traffic().all_reduces, 2);
       EXPECT_EQ(tensor::traffic().calls(), 2);
       EXPECT_EQ(tensor::traffic().bytes, 2 * 2 * (ranks - 1) * bytes / ranks);
@@ -157,8 +158,8 @@ TEST(ParallelLossParallel, KeepsClassesSharded) {
               3 * 2 * 6 * 4);  // maximum, sum and gradient for each of 6 rows
     EXPECT_NEAR(tensor::full_tensor(loss).item<double>(), want.item<double>(), 1e-6);
     EXPECT_LT(difference(tensor::full_tensor(sharded.grad()), dense.grad()), 1e-6);
-    EXPECT_THROW(at::cross_entropy_loss(distribute_tensor(logits, mesh, {tensor::Shard(0)}, false), targets),
-                 UsageError);
+    EXPECT_ERROR(at::cross_entropy_loss(distribute_tensor(logits, mesh, {tensor::Shard(0)}, false), targets),
+                 UsageError, "not sharded along the class dim");
   });
 }
 
@@ -187,7 +188,7 @@ TEST(ParallelInputReshard, KeepsShardsAndSameGradients) {
       parallel::parallelize_module(*block, mesh, block_plan("", false));
       const at::AutoGradMode grad(true);
       const at::Tensor x =
-          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {value::Replicate()});
+          distribute_tensor(numbers({kRows, kTpLength, kTpWidth}, 1), mesh, {tensor::Replicate()});
       std::unique_ptr<parallel::InputReshard> scope;
       if (reshard) scope = std::make_unique<parallel::InputReshard>(mesh);
       const at::Tensor y = block(x * 1);
@@ -230,7 +231,7 @@ TEST(ParallelTensorParallel, PreparesCalls) {
     parallel::ParallelPlan plan = gpt_plan(false);
     plan.push_back({"blocks.0", parallel::PrepareModuleInput{{tensor::Shard(1)}}});
     plan.push_back(
-        {"blocks.1", parallel::PrepareModuleInputOutput{{{value::Replicate()}}, {tensor::Shard(1), true}}});
+        {"blocks.1", parallel::PrepareModuleInputOutput{{{tensor::Replicate()}}, {tensor::Shard(1), true}}});
     parallel::parallelize_module(*gpt, mesh, plan);
     const at::Tensor x =
         runtime::call(gpt->blocks->ptr<SeparateQkvBlockImpl>(0), numbers({kRows, kTpLength, kTpWidth}, 2));
@@ -267,7 +268,7 @@ TEST(ParallelTensorParallel, PreparesPlainOutputsAndTuples) {
     // A plain tensor is interpreted as `assumed`: here as this rank's contribution to a sum.
     Echo sums;
     parallel::parallelize_module(
-        *sums, mesh, {{"", parallel::PrepareModuleOutput{value::Replicate(), true, tensor::Partial()}}});
+        *sums, mesh, {{"", parallel::PrepareModuleOutput{tensor::Replicate(), true, tensor::Partial()}}});
     const auto [u, v] = runtime::call(sums, a, b);
     EXPECT_FALSE(tensor::is_dtensor(u));
     EXPECT_LT(difference(u, a * 2), 1e-6);
@@ -287,13 +288,13 @@ TEST(ParallelTensorParallel, RejectsListsOfWrongLength) {
     const std::vector<parallel::ParallelStyle> wrong{
         parallel::PrepareModuleInput{{tensor::Shard(0)}},
         parallel::PrepareModuleInput{{tensor::Shard(0), tensor::Shard(0), tensor::Shard(0)}},
-        parallel::PrepareModuleInput{{tensor::Shard(0), tensor::Shard(0)}, {value::Replicate()}},
+        parallel::PrepareModuleInput{{tensor::Shard(0), tensor::Shard(0)}, {tensor::Replicate()}},
         parallel::PrepareModuleOutput{{tensor::Shard(0)}},
         parallel::PrepareModuleOutput{{tensor::Shard(0), tensor::Shard(0), tensor::Shard(0)}}};
     for (const parallel::ParallelStyle& style : wrong) {
       Echo echo;
       parallel::parallelize_module(*echo, mesh, {{"", style}});
-      EXPECT_THROW(runtime::call(echo, a, a), UsageError);
+      EXPECT_ERROR(runtime::call(echo, a, a), UsageError, " entries in `");
     }
     Echo fits;
     parallel::parallelize_module(*fits, mesh,
@@ -325,15 +326,18 @@ TEST(ParallelTensorParallel, FailedPlanChangesNothing) {
     };
     SeparateQkvGpt gpt;
     // A later path without a matching module, an incompatible style, and a module that is named twice.
-    for (const parallel::ParallelPlan& plan :
-         {parallel::ParallelPlan{{"blocks.0", parallel::PrepareModuleOutput{tensor::Shard(1)}},
-                                 {"blocks.*.up", parallel::ColwiseParallel()},
-                                 {"blocks.9", parallel::ColwiseParallel()}},
-          parallel::ParallelPlan{{"blocks.*.up", parallel::ColwiseParallel()},
-                                 {"norm", parallel::RowwiseParallel()}},
-          parallel::ParallelPlan{{"blocks.*.up", parallel::ColwiseParallel()},
-                                 {"blocks.0.up", parallel::RowwiseParallel()}}}) {
-      EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, plan), UsageError);
+    const std::vector<std::pair<parallel::ParallelPlan, const char*>> wrong{
+        {{{"blocks.0", parallel::PrepareModuleOutput{tensor::Shard(1)}},
+          {"blocks.*.up", parallel::ColwiseParallel()},
+          {"blocks.9", parallel::ColwiseParallel()}},
+         "no module has the path 'blocks.9'"},
+        {{{"blocks.*.up", parallel::ColwiseParallel()}, {"norm", parallel::RowwiseParallel()}},
+         "RowwiseParallel does not fit module 'norm'"},
+        {{{"blocks.*.up", parallel::ColwiseParallel()}, {"blocks.0.up", parallel::RowwiseParallel()}},
+         "is already distributed"}};
+    for (const auto& plan_and_error : wrong) {
+      EXPECT_ERROR(parallel::parallelize_module(*gpt, mesh, plan_and_error.first), UsageError,
+                   plan_and_error.second);
       unchanged(*gpt);
       EXPECT_FALSE(tensor::is_dtensor(gpt->blocks->ptr<SeparateQkvBlockImpl>(0)->up->weight));
       EXPECT_FALSE(tensor::is_dtensor(runtime::call(gpt->blocks->ptr<SeparateQkvBlockImpl>(0),
@@ -353,13 +357,13 @@ TEST(ParallelTensorParallel, FailedPlanChangesNothing) {
 TEST(ParallelTensorParallel, RejectsMismatchedPlans) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     SeparateQkvGpt gpt;
-    EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"blocks.0.uq", parallel::ColwiseParallel()}}),
-                 UsageError);
-    EXPECT_THROW(parallel::parallelize_module(*gpt, mesh, {{"norm", parallel::ColwiseParallel()}}),
-                 UsageError);
-    EXPECT_THROW(parallel::parallelize_module(
+    EXPECT_ERROR(parallel::parallelize_module(*gpt, mesh, {{"blocks.0.uq", parallel::ColwiseParallel()}}),
+                 UsageError, "no module has the path 'blocks.0.uq'");
+    EXPECT_ERROR(parallel::parallelize_module(*gpt, mesh, {{"norm", parallel::ColwiseParallel()}}),
+                 UsageError, "ColwiseParallel does not fit module 'norm'");
+    EXPECT_ERROR(parallel::parallelize_module(
                      *gpt, mesh, {{"", parallel::DistributeParameters{{{"position", tensor::Shard(0)}}}}}),
-                 UsageError);
+                 UsageError, "holds handles to its parameters that cannot be replaced");
   });
 }
 

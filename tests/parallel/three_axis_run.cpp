@@ -2,7 +2,7 @@
 #include "parallel/three_axis_run.h"
 
 #include "parallel/dense_gpt.h"
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/schedule/stage_placement.h>
@@ -166,7 +166,7 @@ ThreeAxisGpt::ThreeAxisGpt(const comm::World& world, Axes axes, schedule::Schedu
   if (kind == Kind::Tied && count > 1)
     shared_ = {{{StageId(0), "token.weight"}, {StageId(count - 1), "token.weight"}}};
   if (data == Data::Sharded) {
-    parallel::ShardOptions sharding;
+    parallel::StageShardOptions sharding;
     sharding.find_unused = true;
     sharding.unit_bytes = kUnitBytes;
     if (!shared_.empty()) sharding.separate = {"token.weight"};

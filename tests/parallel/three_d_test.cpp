@@ -276,13 +276,13 @@ TEST_P(Parallel3D, ReducesOncePerStepAfterLastWeightBackwardOfStage) {
         if (++weights[action.stage().value] == kMicrobatches) last[action.stage().value] = last_number(world);
         run_default();
       };
-      options.custom[schedule::ActionKind::Backward] = options.custom[schedule::ActionKind::BackwardWeight] =
-          record_progress;
-      options.custom[schedule::ActionKind::ReduceGrad] = [&](const schedule::Action&,
-                                                             const std::function<void()>& run_default) {
-        if (reduce == 0) reduce = last_number(world);
-        run_default();
-      };
+      options.execution.custom[schedule::ActionKind::Backward] =
+          options.execution.custom[schedule::ActionKind::BackwardWeight] = record_progress;
+      options.execution.custom[schedule::ActionKind::ReduceGrad] =
+          [&](const schedule::Action&, const std::function<void()>& run_default) {
+            if (reduce == 0) reduce = last_number(world);
+            run_default();
+          };
       const std::uint64_t start = last_number(world);
       tensor::reset_traffic();
       runtime::PipelineSchedule pipeline(rank.stages, row.schedule, kMicrobatches, options);
@@ -343,11 +343,11 @@ TEST_P(Parallel3D, ContinuesAfterFailedStep) {
     try {
       runtime::PipelineOptions options = rank.options();
       int weights = 0;
-      options.custom[schedule::ActionKind::BackwardWeight] = [&](const schedule::Action&,
-                                                                 const std::function<void()>& run_default) {
-        if (++weights == 3 && world.rank().value == 5) throw std::runtime_error("broken on purpose");
-        run_default();
-      };
+      options.execution.custom[schedule::ActionKind::BackwardWeight] =
+          [&](const schedule::Action&, const std::function<void()>& run_default) {
+            if (++weights == 3 && world.rank().value == 5) throw std::runtime_error("broken on purpose");
+            run_default();
+          };
       runtime::PipelineSchedule(rank.stages, schedule::ScheduleKind::ZB1P, kMicrobatches, options)
           .step({own.inputs}, own.targets);
       world.group().barrier();  // ranks that had already finished learn of the failure here

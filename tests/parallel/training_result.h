@@ -1,7 +1,7 @@
 // The results of a short training run, and the difference between two of them.
 #pragma once
 
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <algorithm>
 #include <cmath>

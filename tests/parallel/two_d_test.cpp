@@ -2,7 +2,8 @@
 // sharded, parameters. Compared with one process.
 #include "parallel/dense_gpt.h"
 #include "support/check.h"
-#include "tensor/mesh_ranks.h"
+#include "support/error_message.h"
+#include "support/mesh_ranks.h"
 #include "tensor/norm_sum.h"
 
 #include <penstock/base/error.h>
@@ -320,7 +321,7 @@ TEST(Parallel2D, UnitsSupportPreparedCalls) {
     SmallGpt model(Variant::Plain);
     parallel::ParallelPlan plan = plan_of(false);
     plan.emplace_back("blocks.*", parallel::PrepareModuleInputOutput{
-                                      {{tensor::AxisPlacement(tensor::Shard(1))}}, {value::Replicate()}});
+                                      {{tensor::AxisPlacement(tensor::Shard(1))}}, {tensor::Replicate()}});
     parallel::parallelize_module(*model, mesh["tp"], plan);
     std::vector<std::shared_ptr<torch::nn::Module>> units;
     for (const auto& block : *model->blocks) units.push_back(block);
@@ -328,13 +329,9 @@ TEST(Parallel2D, UnitsSupportPreparedCalls) {
     const Tokens own = tokens_of(kGptRows, 0).shard(mesh.group("dp").rank(), 2);
     loss_of(runtime::call(model, own.inputs), own.targets).backward();
     expect_near("gradient of", sharded.gather_gradients(), dense.gradients);
-    bool refused = false;
-    try {
-      parallel::Sharded twice = parallel::fully_shard(model, mesh.group("dp"), {}, units);
-    } catch (const UsageError&) {
-      refused = true;
-    }
-    CHECK_THAT(refused);
+    const std::string message = error_message<UsageError>(
+        [&] { const parallel::Sharded twice = parallel::fully_shard(model, mesh.group("dp"), {}, units); });
+    CHECK_THAT(message.find("already has exclusive call hooks") != std::string::npos);
   });
 }
 
@@ -353,15 +350,15 @@ TEST(ParallelClipGradNorm, CountsEachElementOnceOverAllAxes) {
     items.push_back({at::randn(sizes, generator), std::move(placements), std::move(gradient_placements)});
   };
   add({3, 2}, none, none);
-  add({5, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Shard(0), value::Replicate()});
-  add({5, 3}, {value::Replicate(), tensor::Shard(1)}, {value::Replicate(), tensor::Shard(1)});
+  add({5, 3}, {tensor::Shard(0), tensor::Replicate()}, {tensor::Shard(0), tensor::Replicate()});
+  add({5, 3}, {tensor::Replicate(), tensor::Shard(1)}, {tensor::Replicate(), tensor::Shard(1)});
   add({1, 7}, {tensor::Shard(0), tensor::Shard(1)}, {tensor::Shard(0), tensor::Shard(1)});
   add({7}, {tensor::Shard(0), tensor::Shard(0)}, {tensor::Shard(0), tensor::Shard(0)});
-  add({4, 2}, {value::Replicate(), value::Replicate()}, {value::Replicate(), value::Replicate()});
-  add({4, 3}, {tensor::Shard(0), value::Replicate()}, {tensor::Partial(), value::Replicate()});
-  add({4, 3}, {value::Replicate(), value::Replicate()},
+  add({4, 2}, {tensor::Replicate(), tensor::Replicate()}, {tensor::Replicate(), tensor::Replicate()});
+  add({4, 3}, {tensor::Shard(0), tensor::Replicate()}, {tensor::Partial(), tensor::Replicate()});
+  add({4, 3}, {tensor::Replicate(), tensor::Replicate()},
       {tensor::Partial(), tensor::Partial(comm::ReduceOp::Avg)});
-  add({4, 3}, {value::Replicate(), tensor::Shard(0)}, {value::Replicate(), value::Replicate()});
+  add({4, 3}, {tensor::Replicate(), tensor::Shard(0)}, {tensor::Replicate(), tensor::Replicate()});
   std::vector<at::Tensor> flat;
   for (const Item& item : items) flat.push_back(item.grad.flatten().to(at::kDouble));
   const at::Tensor all = at::cat(flat);

@@ -93,7 +93,8 @@ inline void expect_step(pipe::Pipe& pipe, const std::string& schedule, runtime::
   runtime::PipelineSchedule pipeline(mine, schedule, batch.microbatches,
                                      pipe.pipeline_options(std::move(options)));
   const bool first = mine.front().is_first();
-  const runtime::StepResult result = pipeline.step(first ? batch.args : value::Args{}, {}, batch.kwargs);
+  const runtime::StepResult result =
+      pipeline.step(first ? batch.args : value::Args{}, {}, {.kwargs = batch.kwargs});
   if (result.loss.defined()) {
     EXPECT_TRUE(at::allclose(result.loss, expected.loss, 1e-5, 1e-7));
   }

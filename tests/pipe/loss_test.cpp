@@ -1,10 +1,11 @@
 // Models that compute their own loss, tied weights that are transmitted, Sequentials in stages, and `forward`
 // functions with several arguments.
 #include "executor_comparison.h"
-#include "graph/capture_models.h"
-#include "graph/stage_runner.h"
-#include "graph/tensor_file.h"
+#include "support/error_message.h"
+#include "support/models/capture_models.h"
 #include "support/same_bits.h"
+#include "support/stage_runner.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -250,8 +251,9 @@ TEST(PipePipeline, AcceptsForwardsWithSeveralArguments) {
   const auto [y, sum] = model->forward(a, b, 0.5, true);
   EXPECT_TRUE(same_bits(got[0].toTensor(), y));
   EXPECT_TRUE(same_bits(got[1].toTensor(), sum));
-  EXPECT_THROW(pipe.forward({a, b, 0.25, true}), ShapeError);  // numbers become constants of the graph
-  EXPECT_THROW(pipeline(model, {a, b}), UsageError);
+  EXPECT_ERROR(pipe.forward({a, b, 0.25, true}), ShapeError,
+               "differs from the constant in the graph");  // numbers become constants of the graph
+  EXPECT_ERROR(pipeline(model, {a, b}), UsageError, "takes 4 arguments but was given 2");
 }
 
 }  // namespace

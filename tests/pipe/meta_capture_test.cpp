@@ -1,8 +1,8 @@
 // A model too large for this machine: built, captured, split and costed on the meta device.
 #include "base/text.h"
-#include "graph/capture_models.h"
-#include "graph/tensor_file.h"
 #include "pipe/balance.h"
+#include "support/models/capture_models.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

@@ -1,8 +1,8 @@
 // Captured and imported stages: one module per stage, moved in place, with a training mode that can be
 // switched on the pipe, the stage and the schedule.
-#include "graph/capture_models.h"
-#include "graph/tensor_file.h"
 #include "support/error_message.h"
+#include "support/models/capture_models.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -190,7 +190,8 @@ TEST(PipeStages, AcceptKeywordArgumentsByGivenNames) {
   Pipe pipe = pipeline(runtime::make_stage_module(model, {"x", "mask"}), {x}, {{"mask", mask}}, Balanced{2});
   EXPECT_TRUE(at::equal(pipe.forward({x}, {{"mask", mask}}).toTensor(), model->forward(x, mask)));
   EXPECT_EQ(pipe.stage_module(StageId(0))->named_parameters()[0].name, "first.weight");
-  EXPECT_THROW(pipeline(model, {x}, {{"mask", mask}}, Balanced{2}), UsageError);
+  EXPECT_ERROR(pipeline(model, {x}, {{"mask", mask}}, Balanced{2}), UsageError,
+               "given the keyword argument 'mask'");
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // Tests of Pipe: its description of stages, and results that match the model.
-#include "graph/capture_models.h"
-#include "graph/tensor_file.h"
 #include "pipe/balance.h"
+#include "support/error_message.h"
+#include "support/models/capture_models.h"
 #include "support/same_bits.h"
 #include "support/temp_dir.h"
+#include "support/tensor_file.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
@@ -121,7 +122,8 @@ TEST(Pipe, LoadsOnlyRequestedStage) {
   EXPECT_THAT(pipe.graphviz(), HasSubstr("stage0 -> stage1"));
   EXPECT_TRUE(
       load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.logits"}).info().has_loss_and_backward);
-  EXPECT_THROW(load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.loss"}), UsageError);
+  EXPECT_ERROR(load_pt2(archive("gpt.pt2"), AtMarks{}, {.loss_output = "output.loss"}), UsageError,
+               "the model has no output 'output.loss'");
 }
 
 TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
@@ -138,7 +140,7 @@ TEST(Pipe, ReadsOnlyWeightsOfItsStage) {
   std::ofstream(path, std::ios::binary) << bytes;
   Pipe pipe = load_pt2(path);
   EXPECT_GT(pipe.stage_module(StageId(1))->named_parameters().size(), 0U);
-  EXPECT_THROW(pipe.stage_module(StageId(0)), ParseError);
+  EXPECT_ERROR(pipe.stage_module(StageId(0)), ParseError, "is damaged: the checksum does not match");
 }
 
 //! The least possible weight of the heaviest stage, by exhaustive search over the split positions.
@@ -175,7 +177,7 @@ TEST(PipeBalance, MinimizesHeaviestStage) {
           << stages;
     }
   }
-  EXPECT_THROW(balanced_split(graph, 1000, flop_weights(graph)), UsageError);
+  EXPECT_ERROR(balanced_split(graph, 1000, flop_weights(graph)), UsageError, "too few for 1000 stages");
 }
 
 TEST(PipeBalance, KeepsWeightWithItsTranspose) {

@@ -1,9 +1,9 @@
 // Pipes trained through the executor, on thread ranks and on processes, compared with the unsplit model
 // run microbatch by microbatch.
 #include "executor_comparison.h"
-#include "graph/capture_models.h"
-#include "graph/tensor_file.h"
+#include "support/models/capture_models.h"
 #include "support/process_ranks.h"
+#include "support/tensor_file.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/comm/world.h>
@@ -231,7 +231,7 @@ TEST(PipeTraining, RejectsUnknownKeywordArgument) {
     runtime::PipelineSchedule pipeline({pipe.build_stage(StageId(rank), at::kCPU, world.group())}, "1F1B",
                                        batch.microbatches, pipe.pipeline_options(own_loss()));
     try {
-      pipeline.step(rank == 0 ? batch.args : value::Args{}, {}, batch.kwargs);
+      pipeline.step(rank == 0 ? batch.args : value::Args{}, {}, {.kwargs = batch.kwargs});
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("no stage takes the keyword argument 'maks'"),

@@ -1,4 +1,5 @@
-// The arithmetic of costs, and the costs that are rejected.
+// The arithmetic of costs, their text, and the costs that are rejected.
+#include "plan/cost_text.h"
 #include "support/error_message.h"
 
 #include <penstock/base/error.h>
@@ -315,6 +316,21 @@ TEST(PlanCosts, MicrobatchWithOverflowingBytesIsImpossiblePlan) {
     EXPECT_EQ(plan.verdict, PlanVerdict::Impossible);
     EXPECT_THAT(plan.why, HasSubstr("bytes"));
   }
+}
+
+TEST(PlanCostText, ListsKeysOfStage) {
+  StageCosts costs{.forward = 0.00125, .input = 2, .weight = 3e-9, .activation_bytes = 1, .output_bytes = 2};
+  costs.input_bytes = 3;
+  costs.parameter_bytes = 4;
+  costs.gradient_bytes = 5;
+  costs.optimizer_bytes = 6;
+  const std::string times = "forward = 1.250000e-03\ninput = 2.000000e+00\nweight = 3.000000e-09\n";
+  const std::string bytes =
+      "activation_bytes = 1\ninput_bytes = 3\noutput_bytes = 2\nparameter_bytes = 4\ngradient_bytes = 5\n"
+      "optimizer_bytes = 6\n";
+  EXPECT_EQ(to_toml(costs), times + bytes);
+  costs.backward = 4;
+  EXPECT_EQ(to_toml(costs), times + "backward = 4.000000e+00\n" + bytes);
 }
 
 }  // namespace

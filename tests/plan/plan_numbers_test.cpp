@@ -199,7 +199,7 @@ TEST(PlanNumbers, ScheduleChoicesHaveNames) {
   EXPECT_TRUE(is_auto(parse_schedule_choice("AUTO")));
   EXPECT_EQ(to_string(parse_schedule_choice("auto")), "Auto");
   EXPECT_EQ(to_string(parse_schedule_choice("1f1b")), "1F1B");
-  EXPECT_THROW(parse_schedule_choice("automatic"), UsageError);
+  EXPECT_ERROR(parse_schedule_choice("automatic"), UsageError, "unknown schedule 'automatic'");
 }
 
 TEST(PlanNumbers, RejectsInvalidInputWithReason) {
@@ -207,9 +207,14 @@ TEST(PlanNumbers, RejectsInvalidInputWithReason) {
   const auto plan = [&](PlanOptions options) {
     return error_message<UsageError>([&] { plan_layers(layers, {}, options); });
   };
-  EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}), "a plan needs at least one rank");
-  EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}), "a plan needs at least one number of microbatches");
-  EXPECT_EQ(plan({.ranks = 2, .microbatches = {4, 0}}), "microbatches must be 1 or more");
+  EXPECT_EQ(plan({.ranks = 0, .microbatches = {4}}),
+            "a plan needs at least one rank\nhint: set ranks to 1 or more");
+  EXPECT_EQ(plan({.ranks = 2, .microbatches = {}}),
+            "a plan needs at least one number of microbatches\n"
+            "hint: list the numbers to try in microbatches, such as 4 and 8");
+  EXPECT_EQ(plan({.ranks = 2, .microbatches = {4, 0}}),
+            "microbatches must be 1 or more, not 0\n"
+            "hint: remove this number from the list, or replace it by 1 or more");
   EXPECT_EQ(plan({.ranks = 7, .microbatches = {4}}), "6 layers cannot fill 7 ranks");
   EXPECT_EQ(plan({.ranks = 6, .microbatches = {6}, .schedules = {schedule::ScheduleKind::OneFOneB}}),
             "no error");

@@ -1,4 +1,6 @@
 // Tests of the planner: ranking, memory cap, and reasons.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/plan/partition.h>
 #include <penstock/plan/planner.h>
@@ -138,9 +140,12 @@ TEST(PlanPlanner, ReportsDominantReason) {
 }
 
 TEST(PlanPlanner, RejectsInvalidInput) {
-  EXPECT_THROW(plan_layers(model(3), {}, {.ranks = 4, .microbatches = {4}}), UsageError);
-  EXPECT_THROW(plan_layers(model(8), {}, {.ranks = 4, .microbatches = {}}), UsageError);
-  EXPECT_THROW(plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}), UsageError);
+  EXPECT_ERROR(plan_layers(model(3), {}, {.ranks = 4, .microbatches = {4}}), UsageError,
+               "3 layers cannot fill 4 ranks");
+  EXPECT_ERROR(plan_layers(model(8), {}, {.ranks = 4, .microbatches = {}}), UsageError,
+               "a plan needs at least one number of microbatches");
+  EXPECT_ERROR(plan_stages(Costs::uniform(6), {.ranks = 4, .microbatches = {4}}), UsageError,
+               "6 stages cannot be divided evenly among 4 ranks");
 }
 
 }  // namespace

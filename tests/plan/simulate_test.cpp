@@ -1,5 +1,7 @@
 // The simulator compared with the closed formulas of the papers over sweeps, and with a naive relaxation that
 // shares no code with its engine.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/generate.h>
@@ -485,10 +487,11 @@ TEST(PlanSimulate, IdleSlotsOfProgramTakeNoTime) {
 TEST(PlanSimulate, RejectsMismatchedCosts) {
   const schedule::Program program =
       make_program(make_schedule(schedule::ScheduleKind::OneFOneB, {2, 1, 2}), schedule::SendMode::Buffered);
-  EXPECT_THROW(simulate(program, Costs::uniform(3)), UsageError);
+  EXPECT_ERROR(simulate(program, Costs::uniform(3)), UsageError,
+               "the costs are for 3 stages, but the schedule has 2");
   Costs negative = Costs::uniform(2);
   negative.stages[1].forward = -1;
-  EXPECT_THROW(simulate(program, negative), UsageError);
+  EXPECT_ERROR(simulate(program, negative), UsageError, "stage 1: forward must be finite and not negative");
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ TEST(ProjectBuild, ModulesListEveryPublicHeader) {
   for (const HeaderList& list : header_lists()) {
     EXPECT_TRUE(std::is_sorted(list.paths.begin(), list.paths.end())) << list.where;
     for (const std::string& path : list.paths) {
-      const std::string module = fs::path(path).parent_path().filename().string();
-      EXPECT_EQ(list.where, module == "penstock" ? "src/CMakeLists.txt" : "src/" + module + "/CMakeLists.txt")
+      const std::string module = source_file(path).module();
+      EXPECT_EQ(list.where, module.empty() ? "src/CMakeLists.txt" : "src/" + module + "/CMakeLists.txt")
           << path;
       listed.insert(path);
     }

@@ -93,6 +93,20 @@ TEST(ProjectConventions, SuitesStartWithModuleAndCasesAreUnique) {
   EXPECT_GT(seen.size(), 900U);
 }
 
+// Many errors have the same type, so a test that checks only the type passes with the wrong error.
+TEST(ProjectConventions, TestsCheckMessagesOfExpectedErrors) {
+  const std::regex own("[,\\s](?!std::|c10::)(\\w+::)*\\w*(Error|PeerFailed)\\)");
+  const std::string macro = std::string("_THROW") + "(";
+  for (const SourceFile& file : source_tree()) {
+    if (!file.under("tests") || !file.is_code()) continue;
+    for (std::size_t at = file.text.find(macro); at != std::string::npos;
+         at = file.text.find(macro, at + 1)) {
+      const std::string call = file.text.substr(at, file.text.find(';', at) - at);
+      EXPECT_FALSE(std::regex_search(call, own)) << file.path << ": use EXPECT_ERROR for " << call;
+    }
+  }
+}
+
 // The API reference is generated from these comments.
 TEST(ProjectConventions, PublicTypesHaveComments) {
   const std::regex type(

@@ -117,6 +117,22 @@ TEST(ProjectSources, PublicHeadersAndExamplesIncludeOnlyPublicHeaders) {
   }
 }
 
+// Headers in a `detail` folder are installed because public headers include them; users do not.
+TEST(ProjectSources, DetailHeadersAreOnlyForTheirModule) {
+  for (const SourceFile& file : source_tree()) {
+    if (!file.is_code()) continue;
+    if (is_public(file) && file.path.find("/detail/") != std::string::npos) {
+      EXPECT_NE(file.text.find("\nnamespace penstock::" + file.module() + "::detail {"), std::string::npos)
+          << file.path;
+    }
+    for (const std::string& include : file.includes()) {
+      if (!include.starts_with("penstock/") || include.find("/detail/") == std::string::npos) continue;
+      EXPECT_TRUE(file.is_library() && include.starts_with("penstock/" + file.module() + "/"))
+          << file.path << " includes " << include;
+    }
+  }
+}
+
 TEST(ProjectSources, OnlyCommIncludesC10dAndGloo) {
   std::vector<std::string> gloo_users;
   for (const SourceFile& file : source_tree()) {

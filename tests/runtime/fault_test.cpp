@@ -1,7 +1,7 @@
 // Faults: if one rank throws, every rank raises an error with the cause, and can continue in a rebuilt world.
-#include "runtime/support/dense_comparison.h"
 #include "runtime/support/kill.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -88,7 +88,7 @@ TEST_P(RuntimeFault, ReachesEveryRankAndTrainingContinuesInRebuiltWorld) {
       runtime::PipelineSchedule pipeline(stages_for(model, world.group(), fault.kind, 1), fault.kind,
                                          kMicrobatches, options_for(model, kRanks));
       // A rank that finished before the fault learns of it in its next call.
-      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
+      for (int step = 0; step < 2; ++step) step_on(pipeline, model.batch(kRows));
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {
       seen[rank] = e.what();

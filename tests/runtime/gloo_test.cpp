@@ -1,6 +1,6 @@
 // The executor over Gloo processes: every schedule on 4 ranks, and a new world after a fault in the old one.
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
@@ -72,7 +72,7 @@ const RankFunction rebuilt("rebuilt", [] {
       runtime::PipelineSchedule pipeline(
           stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1), "1F1B", kMicrobatches,
           options_for(model, world.size()));
-      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kRows));
+      for (int step = 0; step < 2; ++step) step_on(pipeline, model.batch(kRows));
       throw std::logic_error("the step should have failed");
     } catch (const PeerFailed& e) {
       CHECK_SAME(e.peer().value, 1);
@@ -109,14 +109,14 @@ const RankFunction growing("growing", [] {
   for (const runtime::ShapeMode mode : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Dynamic}) {
     runtime::PipelineSchedule pipeline = make(mode);
     for (const int rows : {8, 40, 7, 8, 13}) {
-      const runtime::StepResult result = pipeline.step(model.batch(rows));
+      const runtime::StepResult result = step_on(pipeline, model.batch(rows));
       if (world.rank().value == world.size() - 1) CHECK_SAME(result.outputs.toTensor().size(0), rows);
     }
   }
   runtime::PipelineSchedule pipeline = make(runtime::ShapeMode::Static);
-  pipeline.step(model.batch(8));
+  step_on(pipeline, model.batch(8));
   try {
-    pipeline.step(model.batch(40));
+    step_on(pipeline, model.batch(40));
   } catch (const Error& e) {
     std::cout << e.message() << std::endl;
   }

@@ -1,4 +1,6 @@
 // The text format of actions: equal to the reference, strict, and exactly invertible.
+#include "support/error_message.h"
+
 #include <penstock/base/error.h>
 #include <penstock/schedule/action.h>
 
@@ -48,14 +50,16 @@ TEST(ScheduleAction, RejectsNumbersOutOfRange) {
   EXPECT_EQ(Action::forward(last, most).microbatch(), most);
   EXPECT_EQ(Action::send_backward(last, most, last).peer(), last);
 
-  EXPECT_THROW(Action::forward(StageId(kMaxStages), m0), UsageError);
-  EXPECT_THROW(Action::forward(StageId(65'536), m0), UsageError);  // 0 in 16 bits
-  EXPECT_THROW(Action::backward(StageId(-1), m0), UsageError);
-  EXPECT_THROW(Action::unshard(StageId(kMaxStages)), UsageError);
-  EXPECT_THROW(Action::backward_weight(last, MicrobatchId(kMaxMicrobatches)), UsageError);
-  EXPECT_THROW(Action::backward_input(last, MicrobatchId(-1)), UsageError);
-  EXPECT_THROW(Action::send_forward(last, m0, StageId(kMaxStages)), UsageError);
-  EXPECT_THROW(Action::recv_forward(StageId(0), m0, StageId(-1)), UsageError);
+  EXPECT_ERROR(Action::forward(StageId(kMaxStages), m0), UsageError,
+               "a stage in an action must be between 0 and " + std::to_string(kMaxStages - 1));
+  EXPECT_ERROR(Action::forward(StageId(65'536), m0), UsageError, "not 65536");  // 0 in 16 bits
+  EXPECT_ERROR(Action::backward(StageId(-1), m0), UsageError, "of a stage in");
+  EXPECT_ERROR(Action::unshard(StageId(kMaxStages)), UsageError, "of a stage in");
+  EXPECT_ERROR(Action::backward_weight(last, MicrobatchId(kMaxMicrobatches)), UsageError,
+               "a microbatch in an action must be between 0 and " + std::to_string(kMaxMicrobatches - 1));
+  EXPECT_ERROR(Action::backward_input(last, MicrobatchId(-1)), UsageError, "of a microbatch in");
+  EXPECT_ERROR(Action::send_forward(last, m0, StageId(kMaxStages)), UsageError, "of a stage in");
+  EXPECT_ERROR(Action::recv_forward(StageId(0), m0, StageId(-1)), UsageError, "of a stage in");
 }
 
 Action random_action(std::mt19937& random) {

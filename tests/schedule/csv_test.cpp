@@ -18,7 +18,6 @@
 namespace penstock::schedule {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 Diagnostics problems_of(const std::string& text) {
@@ -69,7 +68,7 @@ TEST(ScheduleCsv, ReportsRowColumnCharacterAndReasonOfEveryBadField) {
       "error: row 1, column 2: '0F1x' is not a valid action: character 4: unexpected 'x' after the action");
   EXPECT_EQ(problems[1].where, "row 2, column 2");
   std::istringstream in("0F0,0F1x\n");
-  EXPECT_THROW(read_csv(in), ParseError);
+  EXPECT_ERROR(read_csv(in), ParseError, "row 1, column 2: '0F1x' is not a valid action");
 }
 
 TEST(ScheduleCsv, ReportsStagesWithoutRank) {
@@ -162,14 +161,10 @@ TEST(ScheduleCsv, ReadsFromPath) {
   EXPECT_EQ(read_csv(good).schedule().ranks, schedule.ranks);
   EXPECT_EQ(read_csv(good.string()).microbatches, 4);
   EXPECT_EQ(read_csv(good, {.microbatches = 5}).microbatches, 5);
-  const auto message = [](const std::filesystem::path& file) {
-    return test::error_message([&] { read_csv(file); });
-  };
-  EXPECT_THAT(message(bad), testing::AllOf(HasSubstr("bad.csv"), HasSubstr("row 1, column 2")));
-  EXPECT_THAT(message(folder), HasSubstr("is not a regular file"));
-  EXPECT_THAT(message(folder / "none.csv"), HasSubstr("does not exist"));
-  EXPECT_THROW(read_csv(folder), StorageError);
-  EXPECT_THROW(read_csv(folder / "none.csv"), StorageError);
+  EXPECT_THAT(test::error_message<ParseError>([&] { read_csv(bad); }),
+              testing::AllOf(HasSubstr("bad.csv"), HasSubstr("row 1, column 2")));
+  EXPECT_ERROR(read_csv(folder), StorageError, "is not a regular file");
+  EXPECT_ERROR(read_csv(folder / "none.csv"), StorageError, "does not exist");
 }
 
 }  // namespace

@@ -164,8 +164,8 @@ TEST(ScheduleValidate, AnswersOnlyForCheckedSendModes) {
   EXPECT_EQ(
       test::error_message<UsageError>([&] { one.of(SendMode::Ordered); }),
       "ordered sends were not checked\nhint: validate without ValidateOptions::send_mode, or with this one");
-  EXPECT_THROW(one.safe(SendMode::Ordered), UsageError);
-  EXPECT_THROW(one.all(SendMode::Blocking), UsageError);
+  EXPECT_ERROR(one.safe(SendMode::Ordered), UsageError, "ordered sends were not checked");
+  EXPECT_ERROR(one.all(SendMode::Blocking), UsageError, "blocking sends were not checked");
   // Lowering makes a valid compute table safe in every mode.
   EXPECT_TRUE(file("0F0,0B0\n").validate({.send_mode = SendMode::Buffered}).safe(SendMode::Blocking));
 }

@@ -3,7 +3,13 @@
 
 #include <penstock/base/error.h>
 
+#include <gmock/gmock.h>
+
 #include <string>
+
+//! Expects that `statement` throws a `type` whose message contains `text`.
+#define EXPECT_ERROR(statement, type, text) \
+  EXPECT_THAT(::penstock::test::error_message<type>([&] { statement; }), ::testing::HasSubstr(text))
 
 namespace penstock::test {
 

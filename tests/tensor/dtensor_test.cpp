@@ -1,5 +1,6 @@
 // Meshes, placements and redistribution, compared with the full tensor that every rank knows.
-#include "mesh_ranks.h"
+#include "support/error_message.h"
+#include "support/mesh_ranks.h"
 #include "tensor/layout/mesh_impl.h"
 
 #include <penstock/base/error.h>
@@ -14,7 +15,7 @@ using Shape = std::vector<std::int64_t>;
 
 //! All layouts of a tensor of `dims` dims on a mesh of `axes` axes.
 std::vector<tensor::Placements> layouts(int dims, int axes, bool partial) {
-  std::vector<tensor::AxisPlacement> one{value::Replicate()};
+  std::vector<tensor::AxisPlacement> one{tensor::Replicate()};
   for (int d = 0; d < dims; ++d) one.emplace_back(tensor::Shard(d));
   if (partial) one.emplace_back(tensor::Partial());
   std::vector<tensor::Placements> all{{}};
@@ -43,14 +44,14 @@ TEST(TensorMesh, HasCoordinatesGroupsAndSubmeshes) {
                 testing::ElementsAre(Rank(me / 3 * 3), Rank(me / 3 * 3 + 1), Rank(me / 3 * 3 + 2)));
     EXPECT_EQ(tensor::Access::impl(row), tensor::Access::impl(mesh["y"]));
     EXPECT_EQ(to_string(mesh), "DeviceMesh(x=2, y=3)");
-    EXPECT_THROW(mesh.axis("w"), UsageError);
+    EXPECT_ERROR(mesh.axis("w"), UsageError, "has no axis 'w'");
     const at::Tensor one = at::ones({1});
     mesh.group(0).all_reduce(one);
     EXPECT_EQ(one.item<float>(), 2);
     EXPECT_EQ(mesh.flatten("all").size(0), 6);
   });
-  EXPECT_THROW(on_mesh({2}, [](const tensor::DeviceMesh& mesh) { tensor::DeviceMesh(mesh.all(), {3}); }),
-               UsageError);
+  EXPECT_ERROR(on_mesh({2}, [](const tensor::DeviceMesh& mesh) { tensor::DeviceMesh(mesh.all(), {3}); }),
+               UsageError, "a mesh with shape 3 does not match the 2 ranks");
 }
 
 TEST(TensorDTensor, RedistributionKeepsValueAndGradient) {
@@ -106,10 +107,13 @@ TEST(TensorDTensor, ConvertsToAndFromLocalShardsWithGradients) {
 
 TEST(TensorDTensor, ReportsInvalidUse) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(1)}), UsageError);
-    EXPECT_THROW(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(0), tensor::Shard(0)}), UsageError);
-    EXPECT_THROW(from_local(at::ones({2}), mesh, {tensor::Shard(0)}, Shape{7}), ShapeError);
-    EXPECT_THROW(tensor::to_local(at::ones({2})), UsageError);
+    EXPECT_ERROR(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(1)}), UsageError,
+                 "a tensor of 1 dims cannot be sharded along dim 1");
+    EXPECT_ERROR(distribute_tensor(at::ones({2}), mesh, {tensor::Shard(0), tensor::Shard(0)}), UsageError,
+                 "the mesh has 1 axes, but there are 2 placements");
+    EXPECT_ERROR(from_local(at::ones({2}), mesh, {tensor::Shard(0)}, Shape{7}), ShapeError,
+                 "the local shard has sizes [2], but a tensor of [7]");
+    EXPECT_ERROR(tensor::to_local(at::ones({2})), UsageError, "needs a distributed tensor");
     const at::Tensor d = distribute_tensor(numbers({4, 4}, 1), mesh, {tensor::Shard(0)});
     EXPECT_ANY_THROW(d.data_ptr());
     try {

@@ -29,7 +29,7 @@ std::vector<std::int64_t> golden_sizes(const std::string& text) {
 }
 
 tensor::AxisPlacement golden_placement(const std::string& name) {
-  if (name == "R") return value::Replicate();
+  if (name == "R") return tensor::Replicate();
   if (name == "P") return tensor::Partial();
   if (name == "Pavg") return tensor::Partial(comm::ReduceOp::Avg);
   if (name == "Pmax") return tensor::Partial(comm::ReduceOp::Max);

@@ -4,8 +4,8 @@
 // between the two libraries: differences are counted.
 #include "tensor/goldens.h"
 
+#include "support/mesh_ranks.h"
 #include "support/program.h"
-#include "tensor/mesh_ranks.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -1,5 +1,5 @@
 // Operators on distributed tensors compared with dense tensors: values and gradients, for every placement.
-#include "mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <torch/torch.h>
 
@@ -149,7 +149,7 @@ unsigned num_placements(const Shape& shape) {
 }
 tensor::AxisPlacement placement(const Shape& shape, unsigned index) {
   if (index < shape.size()) return tensor::Shard(static_cast<int>(index));
-  if (index == shape.size()) return value::Replicate();
+  if (index == shape.size()) return tensor::Replicate();
   return tensor::Partial();
 }
 
@@ -232,8 +232,8 @@ TEST(TensorOps, MatchDenseWithEmptyShard) {
   ASSERT_NE(linear, all.end());
   on_mesh({2, 3}, [&](const tensor::DeviceMesh& mesh) {
     check(*linear, mesh,
-          {{tensor::Partial(), value::Replicate()},
-           {value::Replicate(), tensor::Shard(0)},
+          {{tensor::Partial(), tensor::Replicate()},
+           {tensor::Replicate(), tensor::Shard(0)},
            {tensor::Shard(0), tensor::Partial()}},
           26);
   });

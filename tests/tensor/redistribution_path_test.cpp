@@ -44,7 +44,7 @@ struct PathCase {
   }
 
   std::vector<tensor::Placements> layouts(bool partial) const {
-    std::vector<tensor::AxisPlacement> kinds{value::Replicate()};
+    std::vector<tensor::AxisPlacement> kinds{tensor::Replicate()};
     for (std::size_t dim = 0; dim < sizes.size(); ++dim)
       kinds.emplace_back(tensor::Shard(static_cast<int>(dim)));
     if (partial) kinds.emplace_back(tensor::Partial());

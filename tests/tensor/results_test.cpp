@@ -1,7 +1,7 @@
 // Regression tests of results that were once silently wrong: partial values through conversions, unreduced
 // gradients, different replicas, mismatched sizes; and calls without a valid result.
-#include "mesh_ranks.h"
 #include "support/error_message.h"
+#include "support/mesh_ranks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>
@@ -35,7 +35,7 @@ TEST(TensorPartial, IsReducedBeforeRounding) {
         from_local(contribution(mesh, {3, 4}).to(at::kInt), mesh, {tensor::Partial()});
     EXPECT_TRUE(tensor::placements_of(integers.to(at::kDouble))[0].is_partial());
     EXPECT_EQ(tensor::full_tensor(integers.to(at::kDouble))[0].item<double>(), 7);
-    at::Tensor target = distributed_zeros({2}, mesh, {value::Replicate()}, at::kLong);
+    at::Tensor target = distributed_zeros({2}, mesh, {tensor::Replicate()}, at::kLong);
     target.copy_(sum);
     EXPECT_EQ(tensor::full_tensor(target)[0].item<std::int64_t>(), 1);
   });
@@ -113,12 +113,12 @@ TEST(TensorMean, OfHalfDoesNotOverflow) {
 
 TEST(TensorRedistribute, ReducesPartialGradientWithoutOtherCommunication) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
-    const at::Tensor x = distributed_ones({4}, mesh, {value::Replicate()}).set_requires_grad(true);
-    const at::Tensor same = tensor::redistribute(x, {value::Replicate()});
+    const at::Tensor x = distributed_ones({4}, mesh, {tensor::Replicate()}).set_requires_grad(true);
+    const at::Tensor same = tensor::redistribute(x, {tensor::Replicate()});
     // A gradient that is the sum of 1 and 2.
     const at::Tensor grad = from_local(at::full({4}, 1.0 + mesh.coordinate(0)), mesh, {tensor::Partial()});
     same.backward(grad);
-    EXPECT_EQ(tensor::placements_of(x.grad()), tensor::Placements{value::Replicate()});
+    EXPECT_EQ(tensor::placements_of(x.grad()), tensor::Placements{tensor::Replicate()});
     EXPECT_EQ(tensor::local_of(x.grad())[0].item<double>(), 3);
   });
 }
@@ -126,18 +126,18 @@ TEST(TensorRedistribute, ReducesPartialGradientWithoutOtherCommunication) {
 TEST(TensorReplicas, ReportDifferentReplicas) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor mine = numbers({4, 4}, static_cast<unsigned>(mesh.coordinate(0)));
-    at::Tensor d = distributed_zeros({4, 4}, mesh, {value::Replicate()});
+    at::Tensor d = distributed_zeros({4, 4}, mesh, {tensor::Replicate()});
     EXPECT_NO_THROW(tensor::check_replicas(d));
-    EXPECT_THROW(d.copy_(mine), UsageError);
-    EXPECT_THROW(check_replicas(mine, mesh), UsageError);
-    const at::Tensor different = from_local(mine, mesh, {value::Replicate()});
-    EXPECT_THROW(tensor::check_replicas(different), UsageError);
+    EXPECT_ERROR(d.copy_(mine), UsageError, "has different values on ranks");
+    EXPECT_ERROR(check_replicas(mine, mesh), UsageError, "has different values on ranks");
+    const at::Tensor different = from_local(mine, mesh, {tensor::Replicate()});
+    EXPECT_ERROR(tensor::check_replicas(different), UsageError, "has different values on ranks");
     EXPECT_NO_THROW(tensor::check_replicas(from_local(mine, mesh, {tensor::Shard(0)})));
     EXPECT_NO_THROW(d.copy_(numbers({4, 4}, 7)));
     // Random values that each rank draws from its own generator.
     at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {tensor::Shard(0)});
     const at::NoGradGuard no_grad;
-    EXPECT_THROW(weight.copy_(mine), UsageError);
+    EXPECT_ERROR(weight.copy_(mine), UsageError, "has different values on ranks");
   });
 }
 
@@ -147,9 +147,9 @@ TEST(TensorReplicas, ReportOrthogonalValuesThatDiffer) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::NoGradGuard no_grad;
     for (const tensor::AxisPlacement& placement :
-         {tensor::AxisPlacement(value::Replicate()), tensor::AxisPlacement(tensor::Shard(0))}) {
+         {tensor::AxisPlacement(tensor::Replicate()), tensor::AxisPlacement(tensor::Shard(0))}) {
       const at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {placement});
-      EXPECT_THROW(torch::nn::init::orthogonal_(weight), UsageError);
+      EXPECT_ERROR(torch::nn::init::orthogonal_(weight), UsageError, "has different values on ranks");
       EXPECT_EQ(full_copy(weight).abs().max().item<float>(), 0) << "the check follows the copy";
     }
     // One rank after the other seeds the generator and draws.
@@ -165,11 +165,11 @@ TEST(TensorReplicas, ReportOrthogonalValuesThatDiffer) {
       return plain;
     };
     const at::Tensor different = orthogonal(1 + mesh.coordinate(0)), same = orthogonal(1);
-    EXPECT_THROW(check_replicas(different, mesh), UsageError);
-    EXPECT_THROW(tensor::check_replicas(distribute_tensor(different, mesh, {value::Replicate()}, false)),
-                 UsageError);
+    EXPECT_ERROR(check_replicas(different, mesh), UsageError, "has different values on ranks");
+    EXPECT_ERROR(tensor::check_replicas(distribute_tensor(different, mesh, {tensor::Replicate()}, false)),
+                 UsageError, "has different values on ranks");
     // A broadcast makes the replicas equal.
-    EXPECT_NO_THROW(tensor::check_replicas(distribute_tensor(different, mesh, {value::Replicate()})));
+    EXPECT_NO_THROW(tensor::check_replicas(distribute_tensor(different, mesh, {tensor::Replicate()})));
     EXPECT_NO_THROW(check_replicas(same, mesh));
     at::Tensor weight = distribute_parameter(at::zeros({4, 4}), mesh, {tensor::Shard(0)});
     weight.copy_(same);
@@ -184,11 +184,13 @@ TEST(TensorSizes, MismatchIsRejectedOnEveryRank) {
       return distribute_tensor(numbers(sizes, 1), mesh, {tensor::Shard(dim)}, false);
     };
     // On most ranks the shards match.
-    EXPECT_THROW(d({4}, 0) + d({3}, 0), ShapeError);
-    EXPECT_THROW(d({1, 4}, 1).add_(d({4, 4}, 1)), ShapeError);
-    EXPECT_THROW(d({2, 6}, 1).mm(d({5, 2}, 0)), ShapeError);
-    EXPECT_THROW(d({2, 6}, 1).matmul(d({5, 2}, 0)), ShapeError);
-    EXPECT_THROW(at::cat({d({2, 6}, 1), d({2, 5}, 1)}, 0), ShapeError);
+    EXPECT_ERROR(d({4}, 0) + d({3}, 0), ShapeError, "the sizes do not broadcast");
+    EXPECT_ERROR(d({1, 4}, 1).add_(d({4, 4}, 1)), ShapeError, "a tensor that is written cannot be broadcast");
+    EXPECT_ERROR(d({2, 6}, 1).mm(d({5, 2}, 0)), ShapeError, "matrices of these sizes cannot be multiplied");
+    EXPECT_ERROR(d({2, 6}, 1).matmul(d({5, 2}, 0)), ShapeError,
+                 "matrices of these sizes cannot be multiplied");
+    EXPECT_ERROR(at::cat({d({2, 6}, 1), d({2, 5}, 1)}, 0), ShapeError,
+                 "tensors of these sizes cannot be joined along dim 0");
     EXPECT_ANY_THROW(d({4, 4}, 0).transpose(0, 5));
     EXPECT_ANY_THROW(d({4, 4}, 0).expand({4}));
     EXPECT_ANY_THROW(d({4, 4}, 0).repeat({2}));
@@ -239,7 +241,7 @@ TEST(TensorProducts, MatchDenseForVectors) {
   on_mesh({3}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor a = numbers({5}, 1), b = numbers({5}, 2), m = numbers({5, 5}, 3);
     for (const tensor::AxisPlacement& placement :
-         {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(value::Replicate())}) {
+         {tensor::AxisPlacement(tensor::Shard(0)), tensor::AxisPlacement(tensor::Replicate())}) {
       const at::Tensor x = distribute_tensor(a.clone().set_requires_grad(true), mesh, {placement}, false);
       const at::Tensor y = distribute_tensor(b, mesh, {tensor::Shard(0)}, false),
                        w = distribute_tensor(m, mesh, {placement}, false);
@@ -293,7 +295,8 @@ TEST(TensorMicrobatches, SplitEachShardOfShardedBatch) {
           const bool enough = (rows + mesh.size() - 1) / mesh.size() >= chunks;
           tensor::reset_traffic();
           if (!enough) {
-            EXPECT_THROW(value::split_tree(batch, chunks, "batch"), ShapeError);
+            EXPECT_ERROR(value::split_tree(batch, chunks, "batch"), ShapeError,
+                         "cannot be split into " + std::to_string(chunks) + " microbatches");
             continue;
           }
           const value::Chunks split = value::split_args_kwargs_into_chunks({batch}, {}, chunks);
@@ -328,7 +331,7 @@ TEST(TensorMicrobatches, KeepOtherPlacements) {
   on_mesh({2}, [](const tensor::DeviceMesh& mesh) {
     const at::Tensor dense = numbers({6, 4}, 1);
     for (const tensor::AxisPlacement& placement :
-         {tensor::AxisPlacement(tensor::Shard(1)), tensor::AxisPlacement(value::Replicate()),
+         {tensor::AxisPlacement(tensor::Shard(1)), tensor::AxisPlacement(tensor::Replicate()),
           tensor::AxisPlacement(tensor::Partial())}) {
       const auto parts = value::split_tree(distribute_tensor(dense, mesh, {placement}, false), 4, "batch");
       const auto want = at::tensor_split(dense, 4, 0);
@@ -371,9 +374,12 @@ TEST(TensorMicrobatches, WithMixedPlacementsAreNotMerged) {
     const auto d = [&](const tensor::AxisPlacement& p) {
       return c10::IValue(distribute_tensor(dense, mesh, {p}, false));
     };
-    EXPECT_THROW(value::merge_chunks({d(tensor::Shard(0)), d(value::Replicate())}), UsageError);
-    EXPECT_THROW(value::merge_chunks({d(tensor::Shard(0)), c10::IValue(dense)}), UsageError);
-    EXPECT_THROW(value::merge_chunks({c10::IValue(dense), d(tensor::Shard(0))}), UsageError);
+    EXPECT_ERROR(value::merge_chunks({d(tensor::Shard(0)), d(tensor::Replicate())}), UsageError,
+                 "[Shard(0)] and chunk 1 is");
+    EXPECT_ERROR(value::merge_chunks({d(tensor::Shard(0)), c10::IValue(dense)}), UsageError,
+                 "and chunk 1 is plain");
+    EXPECT_ERROR(value::merge_chunks({c10::IValue(dense), d(tensor::Shard(0))}), UsageError,
+                 "chunk 0 is plain and");
     EXPECT_NO_THROW(value::merge_chunks({d(tensor::Shard(0)), d(tensor::Shard(0))}));
   });
 }
@@ -390,11 +396,12 @@ TEST(TensorMetadata, SupportsDistributedTensors) {
     EXPECT_EQ(to_string(meta), "float32[6, 4] on DeviceMesh(x=2) [Shard(0)]");
     EXPECT_FALSE(value::TensorMeta::of(dense).distributed);
     EXPECT_TRUE(differences(meta, value::TensorMeta::of(d * 2)).empty());
-    EXPECT_EQ(differences(meta, value::TensorMeta::of(tensor::redistribute(d, {value::Replicate()}))).size(),
+    EXPECT_EQ(differences(meta, value::TensorMeta::of(tensor::redistribute(d, {tensor::Replicate()}))).size(),
               1U);
     EXPECT_EQ(differences(meta, value::TensorMeta::of(dense)).size(), 1U);
-    EXPECT_THROW(validate_tensor_metadata(meta, dense, "x"), ShapeError);
-    EXPECT_THROW(meta.empty(), UsageError);
+    EXPECT_ERROR(validate_tensor_metadata(meta, dense, "x"), ShapeError,
+                 "x has placements none (a plain tensor)");
+    EXPECT_ERROR(meta.empty(), UsageError, "cannot be created from its metadata alone");
   });
 }
 

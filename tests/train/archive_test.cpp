@@ -3,6 +3,7 @@
 // differ only in the order of sums: by 5e-7 of a loss after 20 steps between kernels with and without vector
 // instructions. The tests allow 1e-4, because microbatches, replicas and shards change the order of sums,
 // too.
+#include "support/error_message.h"
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -111,10 +112,11 @@ TEST(TrainArchiveTraining, SplitsAtGivenPoints) {
   // The first rank has none of the layers that read the keyword argument.
   const auto without = losses_of(test, {.split = {{"layers.0", graph::SplitPoint::Beginning}}});
   EXPECT_NEAR(without[19], losses[19], 1e-4 * losses[19]);
-  EXPECT_THROW(losses_of(test, {.split = {{"layers.1", graph::SplitPoint::Beginning},
+  EXPECT_ERROR(losses_of(test, {.split = {{"layers.1", graph::SplitPoint::Beginning},
                                           {"layers.2", graph::SplitPoint::Beginning}}}),
-               UsageError);
-  EXPECT_THROW(losses_of(test, {.loss_output = "probabilities"}), UsageError);
+               UsageError, "the split points make 3 stages, but the schedule needs 2");
+  EXPECT_ERROR(losses_of(test, {.loss_output = "probabilities"}), UsageError,
+               "the model has no output 'probabilities'");
 }
 
 // Measured times differ between runs and ranks: all ranks use the split positions of one rank, and a resumed

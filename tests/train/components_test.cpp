@@ -1,5 +1,6 @@
 // Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data,
 // splits, invalid options.
+#include "support/error_message.h"
 #include "train/loop/optimizer.h"
 
 #include <penstock/base/error.h>
@@ -100,7 +101,8 @@ TEST(TrainTextData, TargetsAreNextCharacters) {
     const Batch held = data->validation({2 * step, 2 * step + 2});
     EXPECT_NE(kept.find(row(held.args[0].toTensor(), 1)), std::string::npos);
   }
-  EXPECT_THROW(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError);
+  EXPECT_ERROR(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError,
+               "a text of 9 characters is too short for sequences of 20");
 }
 
 TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
@@ -124,7 +126,8 @@ TEST(TrainTensorData, ReadsExamplesInOrderAndWraps) {
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("no tensor 'tokens'; it has target, x"));
   }
-  EXPECT_THROW(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError);
+  EXPECT_ERROR(tensor_data({{"x", x}, {"target", y.narrow(0, 0, 3)}}, {.positional = {"x"}}), ShapeError,
+               "'target' has 3 examples, 'x' has 5");
 }
 
 TEST(TrainModelSplit, RoundTripsAndRejectsInvalidText) {
@@ -133,14 +136,14 @@ TEST(TrainModelSplit, RoundTripsAndRejectsInvalidText) {
   EXPECT_EQ(to_string(ModelSplit{{1, 12, 40}}), "1 12 40");
   EXPECT_EQ((ModelSplit{{1, 12, 40}}.num_stages()), 4);
   for (const char* text : {"x", "3 3", "4 3", "0", "-1", "3 ", " 3", "3  4", "3,4"})
-    EXPECT_THROW(parse_model_split(text), ParseError) << text;
+    EXPECT_ERROR(parse_model_split(text), ParseError, "is not a list of ascending split positions") << text;
 }
 
 TEST(TrainModelSplit, GptStagesMatchDescription) {
   const auto model = gpt_model({.vocabulary = 11, .context = 8, .layers = 4, .heads = 2, .width = 16}, 1);
   EXPECT_EQ(model->split(1), ModelSplit{});
   EXPECT_EQ(model->split(6), (ModelSplit{{1, 2, 3, 4, 5}}));
-  EXPECT_THROW(model->split(7), UsageError);
+  EXPECT_ERROR(model->split(7), UsageError, "stages, not 7");
   const auto parts = model->split_at({{2, 5}});  // embedding and block 0; blocks 1 to 3; the head
   const auto has = [&](int stage, const std::string& name) {
     const auto parameters = parts->stage(StageId(stage))->parameters();
@@ -152,20 +155,21 @@ TEST(TrainModelSplit, GptStagesMatchDescription) {
   EXPECT_TRUE(has(2, "token.") && !has(2, "blocks."));
   EXPECT_EQ(parts->shared().size(), 1U);
   for (const ModelSplit& wrong : {ModelSplit{{6}}, ModelSplit{{2, 2}}})
-    EXPECT_THROW(model->split_at(wrong), UsageError);
+    EXPECT_ERROR(model->split_at(wrong), UsageError, "is not a valid split of the GPT");
 }
 
 TEST(TrainRunOptions, RejectInvalidCombinations) {
   RunOptions options;
   options.batch = 6;
   options.parallel.dp = 4;
-  EXPECT_THROW(check(options), UsageError);
+  EXPECT_ERROR(check(options), UsageError, "a batch of 6 cannot be split evenly over 4 replicas");
   options.parallel.dp = 2;
-  EXPECT_THROW(check(options), UsageError);  // 3 examples per replica, 4 microbatches
+  EXPECT_ERROR(check(options), UsageError,
+               "a batch of 3 examples per replica and part is too small for 4 microbatches");
   options.parallel.microbatches = 3;
   check(options);
   options.steps = 0;
-  EXPECT_THROW(check(options), UsageError);
+  EXPECT_ERROR(check(options), UsageError, "steps must be");
 }
 
 TEST(TrainRunOptions, RejectInvalidHyperparameters) {

@@ -1,5 +1,6 @@
 // Runs that resume from a checkpoint: bitwise equal if nothing changed, and close in any other topology.
 #include "small_run.h"
+#include "support/error_message.h"
 #include "support/program.h"
 
 #include <penstock/base/error.h>
@@ -123,9 +124,11 @@ TEST(TrainResume, LoadsPartiallyOnlyOnRequest) {
 TEST(TrainResume, RejectsIncompatibleCheckpoints) {
   at::set_num_threads(1);
   const TempDir dir;
-  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error);
+  EXPECT_ERROR(small_run(options_of(kTopologies[1], 4, dir / "none", true)), Error,
+               "there is no complete checkpoint");
   small_run(options_of(kTopologies[1], 2, dir / "c", false));
-  EXPECT_THROW(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError);  // in use
+  EXPECT_ERROR(small_run(options_of(kTopologies[1], 4, dir / "c", false)), UsageError,
+               "contains checkpoints of an earlier run");
 }
 
 }  // namespace

@@ -99,8 +99,10 @@ TEST(ValueSplit, ReportsEveryMismatchedTensorInOneError) {
               AllOf(HasSubstr("args[1].m has 10 rows in dim 0 (shape [10, 3]), which disagrees with args[0] "
                               "with 8 rows in dim 0 (shape [8])"),
                     HasSubstr("use a chunk spec"), Not(HasSubstr("args[2]"))));
-  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 0), UsageError);
-  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError);
+  EXPECT_ERROR(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 0), UsageError,
+               "a batch cannot be split into 0 microbatches");
+  EXPECT_ERROR(split_args_kwargs_into_chunks({torch::ones({8})}, {}, 2, ChunkSpec::dims({1})), ShapeError,
+               "a tensor of 1 dims cannot be split along dim 1");
 }
 
 TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
@@ -127,9 +129,9 @@ TEST(ValueSplit, SplitsTensorsWithSpecIndependently) {
               }),
               AllOf(HasSubstr("kwargs.b has 6 rows"), HasSubstr("disagrees with kwargs.a")));
   // Too few rows are always an error.
-  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({2})}, {}, 3,
+  EXPECT_ERROR(split_args_kwargs_into_chunks({torch::ones({10}), torch::ones({2})}, {}, 3,
                                              ChunkSpec(TensorChunkSpec{})),
-               ShapeError);
+               ShapeError, "args[1] has only 2 rows");
 }
 
 TEST(ValueSplit, RejectsMismatchedSpecWithPath) {
@@ -141,10 +143,11 @@ TEST(ValueSplit, RejectsMismatchedSpecWithPath) {
                 split_args_kwargs_into_chunks(args, {}, 2, ChunkSpec::dims({0, 0}));
               }),
               HasSubstr("kind int cannot be split (tensor args[1])"));
-  EXPECT_THROW(
+  EXPECT_ERROR(
       split_args_kwargs_into_chunks(args, {{"a", 1}}, 2, std::nullopt, ChunkSpec::named_dims({{"b", 0}})),
-      UsageError);
-  EXPECT_THROW(split_tree(torch::ones({4}), 2, "x", ChunkSpec(Reducer::sum())), UsageError);
+      UsageError, "does not fit {a: *}");
+  EXPECT_ERROR(split_tree(torch::ones({4}), 2, "x", ChunkSpec(Reducer::sum())), UsageError,
+               "a Reducer can only merge chunks");
 }
 
 TEST(ValueMerge, ConcatenatesTensorsAndRequiresEqualScalars) {
@@ -154,10 +157,14 @@ TEST(ValueMerge, ConcatenatesTensorsAndRequiresEqualScalars) {
                 merge_chunks({tuple({4}), tuple({5})});
               }),
               HasSubstr("chunk[0]"));
-  EXPECT_THROW(merge_chunks({torch::ones({1}), tuple({torch::ones({1})})}), UsageError);
-  EXPECT_THROW(merge_chunks({torch::ones({1}), torch::ones({1, 1})}), ShapeError);
-  EXPECT_THROW(merge_chunks({torch::ones({2}), torch::ones({2})}, ChunkSpec(TensorChunkSpec{1})), ShapeError);
-  EXPECT_THROW(merge_chunks({}), UsageError);
+  EXPECT_ERROR(merge_chunks({torch::ones({1}), tuple({torch::ones({1})})}), UsageError,
+               "chunk 1 is (*,), chunk 0 is *\nhint: return values of the same structure");
+  EXPECT_ERROR(merge_chunks({torch::ones({1}), torch::ones({1, 1})}), ShapeError,
+               "chunk 0 has 1 dims, chunk 1 has 2");
+  EXPECT_ERROR(merge_chunks({torch::ones({2}), torch::ones({2})}, ChunkSpec(TensorChunkSpec{1})), ShapeError,
+               "tensors of 1 dims cannot be concatenated along dim 1");
+  EXPECT_ERROR(merge_chunks({}), UsageError,
+               "no chunks to merge\nhint: pass the result of each microbatch, at least one");
 }
 
 TEST(ValueMerge, ReducesLossesBySumMeanOrUserFunction) {
@@ -210,7 +217,8 @@ TEST(ValueSplit, SplitsRegisteredTypesByUserFunctions) {
   std::vector<IValue> parts;
   for (const Kwargs& part : got.kwargs) parts.push_back(part.at("mask"));
   EXPECT_TRUE(rows_of(merge_chunks(parts)).equal(torch::arange(6)));
-  EXPECT_THROW(split_args_kwargs_into_chunks({torch::ones({8}), six}, {}, 4), ShapeError);
+  EXPECT_ERROR(split_args_kwargs_into_chunks({torch::ones({8}), six}, {}, 4), ShapeError,
+               "args[1] has 6 rows, which disagrees with args[0]");
   EXPECT_NO_THROW(split_args_kwargs_into_chunks({torch::ones({8}), mask(torch::ones({1}))}, {}, 4));
 }
 
@@ -257,15 +265,20 @@ TEST(ValueLossReduction, RejectsInvalidWeights) {
   const auto with = [](double weight) {
     return runtime::LossReduction::weighted([weight](const IValue&) { return weight; });
   };
-  EXPECT_THROW(with(-1).initial_gradients({1}, {IValue()}), UsageError);
-  EXPECT_THROW(with(std::numeric_limits<double>::quiet_NaN()).initial_gradients({1}, {IValue()}), UsageError);
-  EXPECT_THROW(with(1).initial_gradients({1, 1}, {IValue()}), UsageError);
-  EXPECT_THROW(runtime::LossReduction::mean().initial_gradients({}, {}), UsageError);
-  EXPECT_THROW(runtime::LossReduction::reduce({}, {}), UsageError);
+  EXPECT_ERROR(with(-1).initial_gradients({1}, {IValue()}), UsageError, "the weight of a loss is -1");
+  EXPECT_ERROR(with(std::numeric_limits<double>::quiet_NaN()).initial_gradients({1}, {IValue()}), UsageError,
+               "the weight of a loss is nan (microbatch 0)\nhint: weights must be finite");
+  EXPECT_ERROR(with(1).initial_gradients({1, 1}, {IValue()}), UsageError,
+               "need a target for each microbatch: 1 targets, 2 microbatches");
+  EXPECT_ERROR(runtime::LossReduction::mean().initial_gradients({}, {}), UsageError,
+               "a mean of losses needs the number of rows");
+  EXPECT_ERROR(runtime::LossReduction::reduce({}, {}), UsageError, "0 losses cannot be reduced");
   for (const double denominator : {-1.0, 0.0, std::numeric_limits<double>::infinity()})
-    EXPECT_THROW(with(1).initial_gradients({1}, {IValue()}, denominator), UsageError) << denominator;
-  EXPECT_THROW(runtime::LossReduction::mean_over_valid_labels().initial_gradients({1}, {tuple({})}),
-               UsageError);
+    EXPECT_ERROR(with(1).initial_gradients({1}, {IValue()}, denominator), UsageError,
+                 "the weights of the losses sum to 1 and cannot be divided by")
+        << denominator;
+  EXPECT_ERROR(runtime::LossReduction::mean_over_valid_labels().initial_gradients({1}, {tuple({})}),
+               UsageError, "a target that is a single tensor");
 }
 
 TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {

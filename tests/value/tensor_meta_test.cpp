@@ -95,10 +95,10 @@ TEST(ValueValidate, ChecksSingleTensor) {
                 validate_tensor_metadata(meta, torch::ones({2, 3, 4, 5}), "args[0].x");
               }),
               HasSubstr("args[0].x has stride [60, 20, 5, 1], expected [60, 1, 15, 3]"));
-  EXPECT_THROW(validate_tensor_metadata(TensorMeta::of(torch::scalar_tensor(1)), torch::ones({1}), "x"),
-               ShapeError);
-  EXPECT_THROW(validate_tensor_metadata(TensorMeta::of(torch::empty({0})), torch::empty({0, 1}), "x"),
-               ShapeError);
+  EXPECT_ERROR(validate_tensor_metadata(TensorMeta::of(torch::scalar_tensor(1)), torch::ones({1}), "x"),
+               ShapeError, "x has shape [1], expected []");
+  EXPECT_ERROR(validate_tensor_metadata(TensorMeta::of(torch::empty({0})), torch::empty({0, 1}), "x"),
+               ShapeError, "x has shape [0, 1], expected [0]");
 }
 
 TEST(ValueValidate, ChecksTreeByStructureAndPath) {
@@ -122,8 +122,9 @@ TEST(ValueTreeMeta, OfArgumentsEqualsThatOfTuple) {
 }
 
 TEST(ValueTensorMeta, RejectsUndefinedTensors) {
-  EXPECT_THROW(TensorMeta::of(at::Tensor()), UsageError);
-  EXPECT_THROW(TensorMeta::of(torch::ones({2, 2}).to_sparse()), UsageError);
+  EXPECT_ERROR(TensorMeta::of(at::Tensor()), UsageError, "an undefined tensor has no metadata");
+  EXPECT_ERROR(TensorMeta::of(torch::ones({2, 2}).to_sparse()), UsageError,
+               "only strided tensors have metadata");
 }
 
 }  // namespace

@@ -9,12 +9,15 @@ if [ -z "$base" ]; then
     fail "cannot tell which commit to compare with" "name it: ./dev lint --changed COMMIT"
 fi
 git rev-parse --quiet --verify "$base^{commit}" >/dev/null || fail "unknown commit '$base'"
-folders=(bench examples include src tools)
+folders=(bench examples include src tests tools)
 { git diff --name-only --diff-filter=d "$base" -- "${folders[@]}"; git ls-files --others --exclude-standard "${folders[@]}"; } |
   while read -r file; do
     case "$file" in
-      src/pch*) ;;
+      src/pch* | tests/project/consumers/* | tests/fuzz/libfuzzer.cpp) ;;  # not compiled for lint
       *.cpp) echo "$file" ;;
+      tests/*.h)
+        { grep -rlF --include='*.cpp' "\"${file#tests/}\"" tests || true
+          grep -lF "\"${file##*/}\"" "${file%/*}"/*.cpp || true; } 2>/dev/null | LC_ALL=C sort | head -n 1 ;;
       *.h)
         including=${file#include/} including=${including#src/} including=${including#tools/penstock/} including=${including#tools/playground/}
         users=(src tools)

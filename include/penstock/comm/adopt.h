@@ -24,16 +24,17 @@ namespace penstock::comm {
 //! How an adopted group behaves.
 struct AdoptOptions {
   std::string name = "adopted";  //!< in messages and the flight recorder
-  //! How long an operation may wait before it throws TimeoutError. Choose it below the timeout of the
-  //! backend: after its own timeout, Gloo closes connections, which is reported as a failure of the peer.
-  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  //! How long an operation may wait before it throws TimeoutError. Unset: PENSTOCK_TIMEOUT (in seconds) if
+  //! set, else 5 minutes. Choose it below the timeout of the backend: after its own timeout, Gloo closes
+  //! connections, which is reported as a failure of the peer.
+  std::optional<std::chrono::milliseconds> timeout{};
   //! When a send completes. By default: buffered for Gloo, MPI and UCC, ordered for NCCL, and blocking, the
   //! strictest mode, for a backend that Penstock does not know.
   std::optional<schedule::SendMode> send_mode{};
   //! Creates the backend of a new group of `members` (ranks of the adopted group), of which this rank is
   //! `members[me]`. Every member calls it. Without it, `Group::split` and `subgroup` throw UsageError.
-  std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, const std::vector<int>& members,
-                                                  int me)>
+  std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name,
+                                                  const std::vector<GroupRank>& members, GroupRank me)>
       connect{};
 };
 

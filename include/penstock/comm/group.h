@@ -24,16 +24,18 @@ namespace penstock::comm {
 //! How a collective combines the tensors of the ranks.
 enum class ReduceOp { Sum, Avg, Product, Min, Max };
 
+//! The position of a rank in a group, from 0 to size()-1, as in c10d. It differs from the world rank (`Rank`,
+//! see World::rank) unless the group is the world. `Group::global_rank` converts it.
+using GroupRank = int;
+
 //! A thin handle, like a shared pointer: copies refer to the same group, and `const` protects the handle, not
-//! the group. An `int` rank in arguments and results is a position in the group (0 to size()-1), as in c10d.
-//! It differs from the world rank (`Rank`, see World::rank) unless the group is the world; `global_rank`
-//! converts it.
+//! the group. Only `fail`, which changes the state of the whole world, is not `const`.
 class Group {
  public:
   struct Impl;
 
   //! The position of this rank in the group. Its world rank is `global_rank(rank())`.
-  int rank() const;
+  GroupRank rank() const;
   //! The number of ranks in the group.
   int size() const;
   const std::string& name() const;
@@ -43,28 +45,28 @@ class Group {
   //! validated for this mode.
   schedule::SendMode send_mode() const;
   //! Returns the world rank of the member at this position.
-  Rank global_rank(int member) const;
+  Rank global_rank(GroupRank member) const;
 
   //! Splits the group into one group per color. Members are ordered by key, then by their rank in this group.
   //! A rank without a color joins no group and gets nullopt. Every rank of this group must call it.
   std::optional<Group> split(std::optional<int> color, int key = 0) const;
   //! Returns the group of the given members, or nullopt if this rank is not one of them. Every rank of this
   //! group must call it with the same list.
-  std::optional<Group> subgroup(const std::vector<int>& members) const;
+  std::optional<Group> subgroup(const std::vector<GroupRank>& members) const;
 
   // Point to point. The transport buffers sends if it can. Messages match by (peer, tag), in order.
   //! Sends the tensor and waits until the send completes (see `send_mode`).
-  void send(const at::Tensor& tensor, int to, int tag = 0) const { isend(tensor, to, tag).wait(); }
+  void send(const at::Tensor& tensor, GroupRank to, int tag = 0) const { isend(tensor, to, tag).wait(); }
   //! Receives into `tensor` (see `irecv`) and waits.
-  void recv(const at::Tensor& tensor, int from, int tag = 0) const { irecv(tensor, from, tag).wait(); }
+  void recv(const at::Tensor& tensor, GroupRank from, int tag = 0) const { irecv(tensor, from, tag).wait(); }
   //! Starts a send. The handle may be dropped: the transport keeps the tensor until the send completes.
-  Work isend(const at::Tensor& tensor, int to, int tag = 0) const;
+  Work isend(const at::Tensor& tensor, GroupRank to, int tag = 0) const;
   //! Receives into `tensor`, which must be contiguous and have as many bytes as the sent tensor.
-  [[nodiscard]] Work irecv(const at::Tensor& tensor, int from, int tag = 0) const;
+  [[nodiscard]] Work irecv(const at::Tensor& tensor, GroupRank from, int tag = 0) const;
 
   // Collectives. The `i` variants return immediately; do not touch the tensors until the work is done.
   //! Overwrites the tensor on every rank with that of `root`.
-  void broadcast(const at::Tensor& tensor, int root) const { ibroadcast(tensor, root).wait(); }
+  void broadcast(const at::Tensor& tensor, GroupRank root) const { ibroadcast(tensor, root).wait(); }
   //! Overwrites the tensor on every rank with the reduction over all ranks.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::Sum) const {
     iall_reduce(tensor, op).wait();
@@ -90,7 +92,7 @@ class Group {
   //! Waits until every rank of the group has called it.
   void barrier() const;
 
-  [[nodiscard]] Work ibroadcast(const at::Tensor& tensor, int root) const;
+  [[nodiscard]] Work ibroadcast(const at::Tensor& tensor, GroupRank root) const;
   [[nodiscard]] Work iall_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::Sum) const;
   [[nodiscard]] Work iall_gather_into(const at::Tensor& output, const at::Tensor& input) const;
   [[nodiscard]] Work ireduce_scatter_into(const at::Tensor& output, const at::Tensor& input,
@@ -101,17 +103,17 @@ class Group {
 
   // Trees of values (tensors, scalars, strings, lists, tuples, dicts), sent in serialized form.
   //! Sends a tree; the peer calls `recv_object` with the same tag.
-  void send_object(const c10::IValue& object, int to, int tag = 0) const;
-  c10::IValue recv_object(int from, int tag = 0) const;
+  void send_object(const c10::IValue& object, GroupRank to, int tag = 0) const;
+  c10::IValue recv_object(GroupRank from, int tag = 0) const;
   //! Returns the tree of `root` on every rank; `object` is ignored on the others.
-  c10::IValue broadcast_object(const c10::IValue& object, int root) const;
+  c10::IValue broadcast_object(const c10::IValue& object, GroupRank root) const;
   //! Returns the trees of all ranks in rank order.
   std::vector<c10::IValue> all_gather_object(const c10::IValue& object) const;
 
   //! Throws PeerFailed if a rank of the world is known to have failed.
   void check() const;
   //! Reports to every other rank of the world that this rank failed, with the cause.
-  void fail(const std::string& cause) const;
+  void fail(const std::string& cause);
 
   //! Whether both are handles of the same group.
   friend bool operator==(const Group& a, const Group& b) { return a.impl_ == b.impl_; }

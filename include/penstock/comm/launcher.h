@@ -24,36 +24,36 @@ enum class OutputStream { Out, Err };
 
 //! What to start, on which nodes, and how to report on it.
 struct LaunchOptions {
-  std::vector<std::string> command;   //!< program and arguments
-  int ranks = 1;                      //!< on this node
-  int nodes = 1;                      //!< number of nodes; each runs its own launcher
-  int node_rank = 0;                  //!< of this node
-  std::string host = "127.0.0.1";     //!< address at which the launcher of node 0 hosts the store
-  std::optional<std::uint16_t> port;  //!< nullopt: any free port (one node only)
+  std::vector<std::string> command{};   //!< program and arguments
+  int ranks = 1;                        //!< on this node
+  int nodes = 1;                        //!< number of nodes; each runs its own launcher
+  int node_rank = 0;                    //!< of this node
+  std::string host = "127.0.0.1";       //!< address at which the launcher of node 0 hosts the store
+  std::optional<std::uint16_t> port{};  //!< nullopt: any free port (one node only)
   //! For several nodes: a file of at least 16 bytes, identical on every node, from which the job secret is
   //! derived. If unset, node 0 generates a secret and distributes it through its store.
-  std::optional<std::filesystem::path> token_file;
-  int max_restarts = 0;                            //!< restarts of all ranks after a failure
-  std::map<std::string, std::string> environment;  //!< added to the environment of this process
+  std::optional<std::filesystem::path> token_file{};
+  int max_restarts = 0;                              //!< restarts of all ranks after a failure
+  std::map<std::string, std::string> environment{};  //!< added to the environment of this process
   //! If set: output goes to `attempt<A>/rank<R>.out` and `.err` here.
-  std::optional<std::filesystem::path> log_dir;
+  std::optional<std::filesystem::path> log_dir{};
   //! Time that the other ranks get to exit after a failure.
   std::chrono::milliseconds grace = std::chrono::seconds(10);
-  std::optional<std::chrono::milliseconds> deadline;  //!< time limit of the job, with all restarts
+  std::optional<std::chrono::milliseconds> deadline{};  //!< time limit of the job, with all restarts
   //! Time for the launchers of all nodes to connect.
   std::chrono::milliseconds join_timeout = std::chrono::seconds(120);
   bool pass_signals = true;  //!< forward SIGINT, SIGTERM and SIGHUP to the ranks
 
   //! Called with every line of output. If unset, lines go to stdout and stderr of this process as
   //! `[rank] line`. A carriage return also ends a line, as progress bars need. Lines over 1 MiB are split.
-  std::function<void(Rank rank, OutputStream stream, std::string_view line)> on_line;
+  std::function<void(Rank rank, OutputStream stream, std::string_view line)> on_line{};
   //! Called after the ranks of an attempt have started.
-  std::function<void(const std::vector<pid_t>& pids)> on_start;
+  std::function<void(const std::vector<pid_t>& pids)> on_start{};
   //! Called with the result of a failed attempt before the restart. If unset, the report is a notice.
-  std::function<void(const struct LaunchResult& result)> on_restart;
+  std::function<void(const struct LaunchResult& result)> on_restart{};
   //! Called with notices for the user: a node is late, the job restarts or does not. If unset, they are
   //! logged as warnings.
-  std::function<void(const std::string& notice)> on_notice;
+  std::function<void(const std::string& notice)> on_notice{};
 };
 
 //! How one rank ended.

@@ -1,6 +1,6 @@
-// The handle of an asynchronous operation. A wait returns when the operation completes, or throws an error
-// that names the peer: PeerFailed if another rank failed, TimeoutError if the operation did not complete
-// within the timeout of the world.
+// The handle of an asynchronous operation. A wait returns when the operation completes, or throws:
+// PeerFailed, which names the rank, if another rank failed; TimeoutError if the operation did not complete
+// within the timeout of the world; CommError if the transport fails for another reason.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,8 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work() { detach(); }
 
-  //! Blocks until the operation is done. Throws if it failed; a second call returns at once.
+  //! Blocks until the operation is done. Throws if it failed. The handle is then empty: a second call returns
+  //! at once, even if the first one threw.
   void wait();
 
   //! Returns whether the operation ended. Does not block, and does not throw if it failed (`wait` does).
@@ -29,8 +30,8 @@ class Work {
 
   //! Runs `after` when the operation succeeds, on the thread that calls `wait`, or on the reaper after `done`
   //! or `detach` (on the calling thread if the operation is complete by then). Several functions run in call
-  //! order. After `wait`, and for a default-constructed Work, runs `after` immediately. Throws UsageError
-  //! after `done`.
+  //! order. For an empty handle (after `wait`, or default-constructed) runs `after` immediately. Throws
+  //! UsageError after `done`.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.

@@ -9,27 +9,30 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace penstock::comm {
 
-//! The supported transports. `Auto` selects the one that PENSTOCK_BACKEND names, or Gloo if it is not set.
-enum class BackendKind { Auto, Gloo, Nccl, Mpi, Ucc };
+//! The supported transports. `Auto` leaves the choice to PENSTOCK_BACKEND, or Gloo if that is not set.
+enum class BackendKind { Auto, Gloo, Nccl };
 
-//! Parses `auto`, `gloo`, `nccl`, `mpi` or `ucc`, ignoring case. Throws UsageError for any other name.
+//! Parses `auto`, `gloo` or `nccl`, ignoring case. Throws UsageError for any other name.
 BackendKind parse_backend(std::string_view name);
 std::string_view to_string(BackendKind kind);
 
 //! Returns whether this build of libtorch has the transport.
 bool backend_available(BackendKind kind);
 
-//! How this rank joins the world.
+//! How this rank joins the world. A value that the program sets takes precedence. Environment variables are
+//! the defaults of options that the program leaves unset.
 struct InitOptions {
   BackendKind backend = BackendKind::Auto;  //!< Auto: PENSTOCK_BACKEND if set, else Gloo
-  //! How long an operation may wait before it throws TimeoutError. PENSTOCK_TIMEOUT (seconds) overrides it.
-  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  //! How long an operation may wait before it throws TimeoutError. Unset: PENSTOCK_TIMEOUT (in seconds) if
+  //! set, else 5 minutes.
+  std::optional<std::chrono::milliseconds> timeout{};
   //! How long the ranks may take to connect to each other.
   std::chrono::milliseconds join_timeout = std::chrono::minutes(2);
 };
@@ -43,7 +46,7 @@ class World {
   World& operator=(World&&) noexcept;
   ~World();
 
-  //! The world rank. Equals the position in `group()`, which is an int, as in c10d.
+  //! The world rank. Equals the position in `group()`, which is a GroupRank.
   Rank rank() const;
   //! Returns the number of ranks.
   int size() const;

@@ -41,10 +41,10 @@ class ReplicatedStages final : public runtime::DataParallel {
 //!   auto sharded = std::make_shared<ShardedStages>(group);
 //!   PipelineStage stage(sharded->add(StageId(0), make_stage_module(module)), StageId(0), …);
 //! The parameters of such a stage are the shards, for optimizers, clipping and tied parameters. Tied
-//! parameters must be listed in ShardOptions::separate.
+//! parameters must be listed in StageShardOptions::separate.
 class ShardedStages final : public runtime::DataParallel {
  public:
-  explicit ShardedStages(comm::Group group, ShardOptions options = {})
+  explicit ShardedStages(comm::Group group, StageShardOptions options = {})
       : group_(std::move(group)), options_(std::move(options)) {}
 
   //! Shards the module, which must already be on its device. All ranks of the group must add the same stages
@@ -72,7 +72,7 @@ class ShardedStages final : public runtime::DataParallel {
 
  private:
   comm::Group group_;
-  ShardOptions options_;
+  StageShardOptions options_;
   std::map<StageId, Sharded> stages_;
   std::map<const c10::TensorImpl*, std::vector<comm::Group>>
       sharding_groups_;  //!< sharding groups of distributed parameters

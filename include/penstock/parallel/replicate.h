@@ -24,11 +24,6 @@ struct ReplicateOptions {
   std::int64_t first_bucket_bytes = 1 << 20;
   //! Reduce in this type (bfloat16 or half). Gradients keep the type of their parameters.
   std::optional<at::ScalarType> communicate_as{};
-  //! Broadcast the buffers of the group's first rank before each forward pass of DistributedDataParallel.
-  bool broadcast_buffers = true;
-  //! Let DistributedDataParallel find unused parameters before the backward pass, so that they do not delay
-  //! the reduction of others. Parameters without a gradient are allowed in any case.
-  bool find_unused = false;
   //! Start from the parameters and buffers of the group's first rank.
   bool broadcast_parameters = true;
 };

@@ -18,43 +18,63 @@
 
 namespace penstock::parallel {
 
-//! Options of sharded data parallelism.
+//! What each rank of the group stores for the optimizer.
+enum class ParameterStorage {
+  Shard,  //!< its shard of the parameters
+  Copy,   //!< all parameters: replicated data parallelism, computed with a copy in `compute_as`
+};
+
+//! Options of `fully_shard`.
 struct ShardOptions {
-  //! Free a unit's parameters after its forward pass and gather them again for its backward pass. The last
-  //! unit keeps its parameters.
-  bool reshard_after_forward = true;
-  //! How many units are gathered ahead of the one that computes. 0 needs the least memory; the reduction of a
-  //! unit then completes before the next unit's backward starts.
-  int prefetch = 1;
+  //! With `Copy`, nothing is gathered and gradients are averaged over the group. Gives replicated data
+  //! parallelism a compute type. Cannot be combined with `replicas`.
+  ParameterStorage storage = ParameterStorage::Shard;
   //! Gather and compute in this type (bfloat16 or half). The shards that the optimizer updates keep their own
   //! type.
   std::optional<at::ScalarType> compute_as{};
-  //! Convert floating-point tensor arguments of the model, unit or stage to `compute_as`.
+  //! Convert floating-point tensor arguments of the model and its units to `compute_as`.
   bool cast_inputs = true;
-  //! Convert floating-point tensors in the result of the model or stage to this type.
+  //! Convert floating-point tensors in the result of the model to this type.
   std::optional<at::ScalarType> output_as{};
   //! Accumulate and reduce gradients in this type. Default: the type in which they are computed.
   std::optional<at::ScalarType> reduce_as{};
   //! Hybrid sharding: the ranks in other sharding groups that hold the same shards. Gradients are also
   //! averaged over them.
   std::optional<comm::Group> replicas{};
-  //! Replicated data parallelism with mixed precision: every rank of the group keeps all parameters in their
-  //! own type for the optimizer and computes with a copy in `compute_as`. Nothing is gathered.
-  bool replicate = false;
   //! Leave the gradient of parameters undefined if no rank used them (one more small message per step).
   //! Otherwise it is 0.
   bool find_unused = false;
   //! Start from the parameters of the group's first rank.
   bool broadcast_parameters = true;
-  //! Parameters that are sharded separately. Required for tied parameters of several pipeline stages, which
-  //! must be sharded identically.
-  std::vector<std::string> separate{};
-  //! Pipeline stages only: approximate bytes of parameters that are gathered and reduced together. Gradients
-  //! are reduced during the stage's last backward.
-  std::int64_t unit_bytes = 25 << 20;
   //! The device on which parameters on the meta device are allocated. They are uninitialized until the caller
   //! fills `shards()`.
   at::Device device = at::kCPU;
+  //! Free a unit's parameters after its forward pass and gather them again for its backward pass. The last
+  //! unit keeps its parameters.
+  bool reshard_after_forward = true;
+  //! How many units are gathered ahead of the one that computes. 0 needs the least memory; the reduction of a
+  //! unit then completes before the next unit's backward starts.
+  int prefetch = 1;
+};
+
+//! Options of `shard_manually` and of ShardedStages (pipeline_data_parallel.h). The options up to `device`
+//! are those of ShardOptions, for the stage instead of the model.
+struct StageShardOptions {
+  ParameterStorage storage = ParameterStorage::Shard;
+  std::optional<at::ScalarType> compute_as{};
+  bool cast_inputs = true;
+  std::optional<at::ScalarType> output_as{};
+  std::optional<at::ScalarType> reduce_as{};
+  std::optional<comm::Group> replicas{};
+  bool find_unused = false;
+  bool broadcast_parameters = true;
+  at::Device device = at::kCPU;
+  //! Approximate bytes of parameters that are gathered and reduced together. In a pipeline, a unit is reduced
+  //! as soon as the stage's last backward has computed its gradients.
+  std::int64_t unit_bytes = 25 << 20;
+  //! Parameters that are sharded separately. Required for tied parameters of several stages, which must be
+  //! sharded identically.
+  std::vector<std::string> separate{};
 };
 
 //! The shard of one parameter on this rank, with all metadata that a checkpoint needs.
@@ -135,8 +155,10 @@ Sharded fully_shard(const Holder& holder, const comm::Group& group, ShardOptions
   return fully_shard(std::shared_ptr<torch::nn::Module>(holder.ptr()), group, std::move(options), units);
 }
 
-//! Shards the module as one unit; the caller controls unshard, reshard and reduce.
+//! Shards the module in units of about `unit_bytes`: parameters in model order, a new unit when the last one
+//! is full. Parameters of one unit are gathered together if they have the same dtype and `requires_grad` and
+//! are not listed in `separate`. The caller controls unshard, reshard and reduce.
 Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group,
-                       ShardOptions options = {});
+                       const StageShardOptions& options = {});
 
 }  // namespace penstock::parallel

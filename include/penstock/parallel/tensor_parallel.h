@@ -55,7 +55,7 @@ class ResultPlacements {
  public:
   ResultPlacements() = default;
   ResultPlacements(tensor::AxisPlacement all) : all_(all) {}  // NOLINT: implicit by design
-  ResultPlacements(value::Replicate all) : all_(all) {}       // NOLINT
+  ResultPlacements(tensor::Replicate all) : all_(all) {}      // NOLINT
   ResultPlacements(tensor::Shard all) : all_(all) {}          // NOLINT
   ResultPlacements(tensor::Partial all) : all_(all) {}        // NOLINT
   // NOLINTNEXTLINE

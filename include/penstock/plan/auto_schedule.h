@@ -15,7 +15,7 @@ namespace penstock::plan {
 
 //! Limits for a generated schedule.
 struct AutoOptions {
-  std::optional<std::uint64_t> memory_cap;  //!< bytes per rank, including resident ones
+  std::optional<std::uint64_t> memory_cap{};  //!< bytes per rank, including resident ones
   schedule::SendMode send_mode =
       schedule::SendMode::Buffered;  //!< send mode of the transport, for the comparison
   int effort = 1;                    //!< 0: no improvement; search time is proportional to it

@@ -57,7 +57,7 @@ struct Layer {
 };
 
 //! The costs of a stage with these layers: sums of times and bytes; the output message is that of the last
-//! layer. Throws a UsageError if check_layers does.
+//! layer. Throws UsageError if check_layers does.
 StageCosts merge_layers(std::span<const Layer> layers);
 
 //! A message of n bytes takes latency + n / bandwidth.

@@ -12,9 +12,9 @@ namespace penstock::plan {
 
 //! The stages to fill and the memory limit.
 struct PartitionOptions {
-  std::vector<Rank> rank_of_stage;          //!< rank per stage; its size is the number of stages
-  std::vector<int> in_flight;               //!< peak microbatches in flight per stage; empty: 1 each
-  std::optional<std::uint64_t> memory_cap;  //!< bytes per rank
+  std::vector<Rank> rank_of_stage{};          //!< rank per stage; its size is the number of stages
+  std::vector<int> in_flight{};               //!< peak microbatches in flight per stage; empty: 1 each
+  std::optional<std::uint64_t> memory_cap{};  //!< bytes per rank
 };
 
 //! Consecutive layers assigned to stages.

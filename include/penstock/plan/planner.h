@@ -19,12 +19,12 @@ namespace penstock::plan {
 //! The candidates that the planner tries.
 struct PlanOptions {
   int ranks = 1;
-  std::vector<int> microbatches;  //!< numbers to try; the batch size stays the same
+  std::vector<int> microbatches{};  //!< numbers to try; the batch size stays the same
   std::optional<int>
       measured_microbatches;  //!< that the costs refer to; default: the first of `microbatches`
   std::vector<int> stages_per_rank{1, 2, 3, 4};
-  std::vector<ScheduleChoice> schedules;  //!< to try; empty: all with a backward pass, and AutoSchedule
-  std::optional<std::uint64_t> memory_cap;
+  std::vector<ScheduleChoice> schedules{};  //!< to try; empty: all with a backward pass, and AutoSchedule
+  std::optional<std::uint64_t> memory_cap{};
   bool recomputation = true;  //!< also try recomputation
   schedule::SendMode send_mode = schedule::SendMode::Buffered;
 };

@@ -7,7 +7,7 @@ namespace penstock::runtime {
 
 //! Runs the forward and the backward pass of an overlap concurrently on CPU: the module's forward on a second
 //! thread, everything else on the rank thread. By default they run one after the other.
-//!   options.custom[ActionKind::Overlap] = overlap_on_threads();
+//!   options.execution.custom[ActionKind::Overlap] = overlap_on_threads();
 //! This pays off if a rank leaves cores idle (docs/thread-model.md). The module must support a forward pass
 //! that runs concurrently with a backward pass. With data parallelism, or if the forward or backward action
 //! is replaced too, they still run one after the other.

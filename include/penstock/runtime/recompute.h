@@ -18,7 +18,7 @@ struct RecomputeOptions {
   //! open a RandomScope inside the function.
   bool preserve_random = true;
   //! If set, called before both runs instead: seeds the generators from a key rather than saving their state.
-  std::function<void()> seed;
+  std::function<void()> seed{};
 };
 
 //! A function of tensors, for `recompute`.

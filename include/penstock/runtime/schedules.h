@@ -4,7 +4,6 @@
 #include <penstock/runtime/pipeline.h>
 
 #include <utility>
-#include <vector>
 
 namespace penstock::runtime {
 
@@ -12,10 +11,8 @@ namespace penstock::runtime {
 template <schedule::ScheduleKind kind>
 class NamedSchedule : public PipelineSchedule {
  public:
-  NamedSchedule(PipelineStage stage, int microbatches, PipelineOptions options = {})
-      : NamedSchedule(std::vector<PipelineStage>{std::move(stage)}, microbatches, std::move(options)) {}
-  NamedSchedule(std::vector<PipelineStage> stages, int microbatches, PipelineOptions options = {})
-      : PipelineSchedule(std::move(stages), kind, microbatches, std::move(options)) {}
+  NamedSchedule(const StageList& stages, int microbatches, PipelineOptions options = {})
+      : PipelineSchedule(stages, kind, microbatches, std::move(options)) {}
 };
 
 #define PENSTOCK_SCHEDULE(kind, class_name, ...) \

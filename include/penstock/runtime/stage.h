@@ -18,19 +18,19 @@ namespace penstock::runtime {
 //! Options of a stage.
 struct StageOptions {
   //! Expected metadata of the input and output of every microbatch. If set, a mismatch is a ShapeError.
-  std::optional<value::TreeMeta> input;
-  std::optional<value::TreeMeta> output;
+  std::optional<value::TreeMeta> input{};
+  std::optional<value::TreeMeta> output{};
   //! Initializes parameters and buffers that were on the meta device, after memory on the stage's device was
   //! allocated for them. Without it, a module with meta tensors is a UsageError.
-  std::function<void()> initialize;
+  std::function<void()> initialize{};
   //! For modules that compute their weight gradients themselves (`dw_builder` in `torch.distributed`): called
   //! after each I, returns the function that the W of the same microbatch runs.
-  std::function<std::function<void()>()> weight_work;
+  std::function<std::function<void()>()> weight_work{};
   //! Keep only the inputs of each microbatch and run its forward pass again before its backward pass.
   bool recompute = false;
   //! The mesh on which received distributed values are rebuilt. Needed only if the stage has no distributed
   //! parameters on such a mesh.
-  std::optional<tensor::DeviceMesh> mesh;
+  std::optional<tensor::DeviceMesh> mesh{};
 };
 
 //! A stage of this rank: a module, its index in the pipeline and its device.

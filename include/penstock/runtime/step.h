@@ -1,4 +1,4 @@
-// Inputs and results of a step.
+// Options and results of a step, and batches that are already split.
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -14,18 +14,12 @@
 
 namespace penstock::runtime {
 
-//! The part of the batch that this rank provides. Only the rank of the first stage needs `args`, only the
-//! rank of the last stage needs `target`. All values given are split into microbatches.
-//!
-//! Tensors that require a gradient are treated the same whether they are positional or keyword arguments. A
-//! step with a backward pass adds the gradient of the batch loss to the `.grad` of leaves. For non-leaf
-//! tensors it runs the backward pass of the operations that produced them, once, at the end of the step.
-struct StepInput {
-  value::Args args{};           //!< arguments of the first stage
+//! Options of one step. All values are those of this rank, and are split into microbatches like the batch.
+struct StepOptions {
   value::Kwargs kwargs{};       //!< for every stage that takes them; ignored on ranks without such a stage
-  c10::IValue target{};         //!< target of the loss
   value::Kwargs loss_kwargs{};  //!< further arguments of the loss
-  //! Further keyword arguments for one stage, for example a mask or labels.
+  //! Further keyword arguments of single stages, such as a mask or labels. Each rank passes those of its own
+  //! stages; entries for stages of other ranks are ignored.
   std::map<StageId, value::Kwargs> stage_kwargs{};
   //! The denominator of the weights of the microbatch losses (see PipelineOptions::reduction), on the rank of
   //! the last stage; by default the sum of the weights. Set it if this step processes one of several shares
@@ -40,8 +34,9 @@ struct StepInput {
   bool keep_mode = false;
 };
 
-//! A batch that the caller has split: every non-empty list has one entry per microbatch. Otherwise as
-//! StepInput. Microbatches may have different numbers of rows; a mean of losses weights them by their rows.
+//! A batch that the caller has split: every non-empty list has one entry per microbatch. The rank of the
+//! first stage passes `args`, the rank of the last stage `targets`; the rest is as in StepOptions.
+//! Microbatches may have different numbers of rows; a mean of losses weights them by their rows.
 struct Microbatches {
   std::vector<value::Args> args{};
   std::vector<value::Kwargs> kwargs{};

@@ -24,8 +24,8 @@ std::string to_csv(const Draft& draft);
 
 //! Information that a schedule file does not contain.
 struct CsvOptions {
-  std::optional<int> microbatches;  //!< default: one more than the highest microbatch in the file
-  std::vector<StageEdge> skips;     //!< in addition to those implied by the file's transfers
+  std::optional<int> microbatches{};  //!< default: one more than the highest microbatch in the file
+  std::vector<StageEdge> skips{};     //!< in addition to those implied by the file's transfers
 };
 
 //! The content of a file. A stage is placed on the first rank whose row names it. The level is `Lowered` if

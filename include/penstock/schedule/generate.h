@@ -53,10 +53,10 @@ std::vector<std::string> schedule_names();
 //! Case-insensitive. Throws a UsageError that lists the known names.
 ScheduleKind parse_schedule_kind(std::string_view name);
 
-//! Throws a UsageError if the kind does not support a count; the hint gives the nearest supported one.
+//! Throws UsageError if the kind does not support a count; the hint gives the nearest supported one.
 void check_shape(ScheduleKind kind, const ScheduleShape& shape);
 
-//! Generates the table of all ranks. Throws a UsageError if `check_shape` does, or if the name is unknown.
+//! Generates the table of all ranks. Throws UsageError if `check_shape` does, or if the name is unknown.
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape);
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
 

@@ -13,12 +13,12 @@ namespace penstock::schedule {
 
 //! Which passes run, and with which limits.
 struct LowerOptions {
-  std::vector<StageEdge> skips;  //!< values that skip stages
-  bool merge_backward = false;   //!< merge an I and the W right after it into a B
-  bool shard = true;             //!< unshard stages before their use, reshard them afterwards
-  int max_active_stages = 3;     //!< maximum number of unsharded stages per rank
-  bool reduce_grad = true;       //!< reduce a stage's gradients after its last backward
-  bool defer_receives = false;   //!< post receives as late as possible (see the pass)
+  std::vector<StageEdge> skips{};  //!< values that skip stages
+  bool merge_backward = false;     //!< merge an I and the W right after it into a B
+  bool shard = true;               //!< unshard stages before their use, reshard them afterwards
+  int max_active_stages = 3;       //!< maximum number of unsharded stages per rank
+  bool reduce_grad = true;         //!< reduce a stage's gradients after its last backward
+  bool defer_receives = false;     //!< post receives as late as possible (see the pass)
 };
 
 //! A pass rewrites the lists of a draft.

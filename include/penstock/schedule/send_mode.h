@@ -3,11 +3,11 @@
 //
 //   mode     | a send completes       | a pair's transfers match | the rank waits   | transports
 //   ---------|------------------------|--------------------------|------------------|-----------------
-//   Buffered | without waiting for    | by tag, in any order     | never            | gloo, threads,
-//            | its receive            |                          |                  | mpi, ucc
+//   Buffered | without waiting for    | by tag, in any order     | never            | gloo, threads
+//            | its receive            |                          |                  |
 //   Ordered  | with its receive       | in program order         | never            | nccl
-//   Blocking | when the peer has      | by tag, in any order     | until the send   | none (strictest)
-//            | posted the receive     |                          | completes        |
+//   Blocking | with its receive       | by tag, in any order     | until the send   | none (strictest)
+//            |                        |                          | completes        |
 //
 // In every mode a program posts a receive at its position in the list, and the rank waits for it where the
 // value is used. In the buffered mode the executor may post a receive earlier. The lists of `lower` are safe
@@ -25,7 +25,7 @@ namespace penstock::schedule {
 enum class SendMode {
   Buffered,  //!< a send never waits for its receive; transfers are matched by tag
   Ordered,   //!< a pair's transfers run in program order and complete together; computations continue
-  Blocking,  //!< a send blocks its rank until the peer has posted the receive
+  Blocking,  //!< a send blocks its rank until the peer has received the message
 };
 
 inline constexpr std::array kSendModes{SendMode::Buffered, SendMode::Ordered, SendMode::Blocking};

@@ -15,7 +15,7 @@ std::string_view to_string(PlacementStyle style);
 //! Parses `loop` or `v`. Throws a UsageError that lists both.
 PlacementStyle parse_placement_style(std::string_view name);
 
-//! Entry s is the rank of stage s. Throws a UsageError if there are no ranks, fewer stages than ranks, or,
+//! Entry s is the rank of stage s. Throws UsageError if there are no ranks, fewer stages than ranks, or,
 //! for the V style, a number of stages that is not a multiple of the number of ranks.
 std::vector<Rank> generate_stage_to_rank_mapping(int ranks, int stages,
                                                  PlacementStyle style = PlacementStyle::Loop);
@@ -27,7 +27,7 @@ std::vector<std::vector<StageId>> generate_rank_to_stage_mapping(int ranks, int 
 class Placement {
  public:
   Placement() = default;
-  //! Entry s is the rank of stage s. Throws a UsageError if an entry is not in 0 … ranks-1.
+  //! Entry s is the rank of stage s. Throws UsageError if an entry is not in 0 … ranks-1.
   Placement(int ranks, std::vector<Rank> stage_to_rank);
   //! The placement of generate_stage_to_rank_mapping, with the same errors.
   static Placement make(int ranks, int stages, PlacementStyle style);

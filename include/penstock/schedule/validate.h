@@ -17,9 +17,9 @@ enum class LocationStyle { RankAndStep, RowAndColumn };
 //! How a schedule is validated.
 struct ValidateOptions {
   //! Checks safety only in this send mode; default: in every mode.
-  std::optional<SendMode> send_mode;
+  std::optional<SendMode> send_mode{};
   //! The maximum number of microbatches in flight per rank, summed over its stages.
-  std::optional<int> max_in_flight;
+  std::optional<int> max_in_flight{};
   LocationStyle locations = LocationStyle::RankAndStep;
 };
 

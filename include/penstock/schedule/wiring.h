@@ -20,7 +20,7 @@ struct StageEdge {
 class Wiring {
  public:
   Wiring() = default;
-  //! Throws a UsageError if a skip edge is out of range, backward, duplicate, or between adjacent stages.
+  //! Throws UsageError if a skip edge is out of range, backward, duplicate, or between adjacent stages.
   explicit Wiring(int stages, std::vector<StageEdge> skips = {});
 
   int num_stages() const { return stages_; }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <penstock/comm/group.h>
-#include <penstock/value/microbatch.h>  // Replicate: every rank of the axis holds all elements
+#include <penstock/value/microbatch.h>
 
 #include <c10/util/SmallVector.h>
 
@@ -11,6 +11,8 @@
 #include <string>
 
 namespace penstock::tensor {
+
+using value::Replicate;  //!< each rank of the axis holds all elements
 
 //! Each rank of the axis holds a slice along `dim`, split as by `torch.chunk`: ceil(size / ranks) each, the
 //! last slices smaller or empty. A negative dim counts from the last dim of the tensor.
@@ -30,8 +32,8 @@ class AxisPlacement {
  public:
   enum class Kind : std::uint8_t { Replicate, Shard, Partial };
 
-  AxisPlacement() = default;          //!< replicated
-  AxisPlacement(value::Replicate) {}  // NOLINT: implicit by design
+  AxisPlacement() = default;   //!< replicated
+  AxisPlacement(Replicate) {}  // NOLINT: implicit by design
   //! Throws UsageError if the dim does not fit in 16 bits.
   AxisPlacement(Shard s);                                                // NOLINT: implicit by design
   AxisPlacement(Partial p) : kind_(Kind::Partial), reduce_(p.reduce) {}  // NOLINT: implicit by design

@@ -80,8 +80,8 @@ std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary&
 //! `target`. Step k takes `batch` examples starting at (k-1)*batch, modulo the number of examples. The last
 //! `validation_fraction` is reserved for validation.
 struct TensorDataOptions {
-  std::vector<std::string> positional;
-  std::vector<std::string> keywords;
+  std::vector<std::string> positional{};
+  std::vector<std::string> keywords{};
   double validation_fraction = 0;
 };
 std::unique_ptr<DataSource> tensor_data(std::map<std::string, at::Tensor> tensors,

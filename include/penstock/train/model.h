@@ -112,8 +112,8 @@ std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_
 
 //! Which exported model to train, and how.
 struct ArchiveOptions {
-  std::filesystem::path file;  //!< a .pt2 archive
-  pipe::SplitPoints split{};   //!< empty: balanced
+  std::filesystem::path file{};  //!< a .pt2 archive
+  pipe::SplitPoints split{};     //!< empty: balanced
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   LossKind loss = LossKind::CrossEntropy;
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output

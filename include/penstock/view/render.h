@@ -10,8 +10,8 @@ namespace penstock::view {
 
 //! How a grid is printed.
 struct GridOptions {
-  bool color = false;        //!< ANSI colors; without them each cell shows its letter
-  std::optional<int> width;  //!< terminal columns; longer steps are scaled down; default: no limit
+  bool color = false;          //!< ANSI colors; without them each cell shows its letter
+  std::optional<int> width{};  //!< terminal columns; longer steps are scaled down; default: no limit
 };
 
 //! Rows of cells, like the diagrams in papers.

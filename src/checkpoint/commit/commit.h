@@ -38,8 +38,8 @@ WrittenShard write_shard(FileSystem& files, const std::string& path, const SaveP
                          const std::vector<SavePlan::Job>& jobs,
                          const std::function<at::Tensor(std::size_t job)>& local_of);
 
-//! Phase 3, on one rank, after all ranks have completed phase 2: writes the manifest and renames the
-//! directory. The checkpoint exists only after the rename.
+//! Phase 3, on one rank, after all ranks have completed phase 2: writes and flushes the manifest, then
+//! renames the directory and flushes its parent. The checkpoint exists only after the rename.
 void commit(FileSystem& files, const CommitPaths& paths, const Manifest& manifest);
 
 //! Removes the remains of interrupted writes, and all complete checkpoints older than `step` except the

@@ -6,36 +6,38 @@
 #include "comm/failure/exception_text.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace penstock::comm {
 
 namespace {
 
-constexpr const char* kDeparture = "left the world while ";
+constexpr std::string_view kLeft = " left";  //!< after the rank of a departure
 
 }  // namespace
 
 Failure Failure::of_departure(Rank left, Rank waiting, const std::string& op) {
-  return {left, str_cat(kDeparture, "rank ", waiting.value, " waited for it in ", op,
-                        "; check that every rank runs the same number of steps and the same collectives")};
-}
-
-bool Failure::is_departure() const {
-  return cause.starts_with(kDeparture);
+  return {left,
+          str_cat("left the world while rank ", waiting.value, " waited for it in ", op,
+                  "; check that every rank runs the same number of steps and the same collectives"),
+          true};
 }
 
 std::string Failure::serialize() const {
-  return (rank ? std::to_string(rank->value) : "-") + ":" + cause;
+  if (!rank) return "-:" + cause;
+  return str_cat(rank->value, departure ? kLeft : "", ":", cause);
 }
 
 Failure Failure::parse(const std::string& text) {
   const auto colon = text.find(':');
   if (colon == std::string::npos) return {std::nullopt, text};
-  const std::string number = text.substr(0, colon);
+  std::string number = text.substr(0, colon);
+  const bool left = number.ends_with(kLeft);
+  if (left) number.resize(number.size() - kLeft.size());
   const bool is_rank = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
   if (!is_rank || number.size() > 9) return {std::nullopt, text.substr(colon + 1)};
-  return {Rank(std::stoi(number)), text.substr(colon + 1)};
+  return {Rank(std::stoi(number)), text.substr(colon + 1), left};
 }
 
 std::optional<Failure> FailureState::failure() const {

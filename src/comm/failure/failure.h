@@ -20,11 +20,12 @@ namespace penstock::comm {
 struct Failure {
   std::optional<Rank> rank;  //!< nullopt if the launcher or the store failed
   std::string cause;
+  bool departure = false;  //!< the rank left the world without a failure while others waited for it
 
   //! A rank left the world without a failure, but `waiting` still waited for it in `op`.
   static Failure of_departure(Rank left, Rank waiting, const std::string& op);
-  bool is_departure() const;
 
+  //! `<rank>:<cause>`, `<rank> left:<cause>` for a departure, or `-:<cause>` without a rank.
   std::string serialize() const;
   static Failure parse(const std::string& text);
 };

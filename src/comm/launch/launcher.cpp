@@ -398,14 +398,19 @@ class Attempt {
 }  // namespace
 
 LaunchResult launch(const LaunchOptions& options) {
-  if (options.command.empty()) throw UsageError("there is no program to run");
-  if (options.ranks < 1) throw UsageError(str_cat("a job needs at least one rank, not ", options.ranks));
+  if (options.command.empty())
+    throw UsageError("there is no program to run", {}, "set `command` to the program and its arguments");
+  if (options.ranks < 1)
+    throw UsageError(str_cat("a job needs at least one rank, not ", options.ranks), {},
+                     "set `ranks` to 1 or more");
   if (options.nodes < 1 || options.node_rank < 0 || options.node_rank >= options.nodes) {
     throw UsageError(
-        str_cat("node rank ", options.node_rank, " is out of range; the number of nodes is ", options.nodes));
+        str_cat("node rank ", options.node_rank, " is out of range; the number of nodes is ", options.nodes),
+        {}, "number the nodes from 0");
   }
   if (options.nodes > 1 && !options.port)
-    throw UsageError("a job on several nodes requires a rendezvous port");
+    throw UsageError("a job on several nodes requires a rendezvous port", {},
+                     "set `port` to the same free port on every node");
   const auto deadline = options.deadline ? Clock::now() + *options.deadline : Clock::time_point::max();
   raise_descriptor_limit();
   // Per rank: two output pipes, a pidfd, and its connections to the store. Fixed: the store and temporary

@@ -8,12 +8,14 @@
 
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <limits>
 
 namespace penstock::comm {
 namespace {
 
 constexpr std::int64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxTimeout = 30L * 86400;  //!< in seconds
 
 std::string required(const EnvironmentLookup& lookup, const char* name) {
   if (auto value = value_of(lookup, name)) return std::move(*value);
@@ -183,6 +185,25 @@ LaunchedRank read_environment(const EnvironmentLookup& lookup, const AncestorLoo
     refuse_incomplete_set(lookup);
   }
   return alone;
+}
+
+std::chrono::milliseconds operation_timeout(std::optional<std::chrono::milliseconds> from_program,
+                                            const EnvironmentLookup& lookup) {
+  if (from_program) return *from_program;
+  const char* const seconds = lookup("PENSTOCK_TIMEOUT");
+  if (seconds == nullptr) return std::chrono::minutes(5);
+  return std::chrono::seconds(parse_number("PENSTOCK_TIMEOUT", seconds, kMaxTimeout));
+}
+
+InitOptions with_environment(InitOptions options, const EnvironmentLookup& lookup) {
+  const char* const backend = lookup("PENSTOCK_BACKEND");
+  if (options.backend == BackendKind::Auto && backend != nullptr) options.backend = parse_backend(backend);
+  options.timeout = operation_timeout(options.timeout, lookup);
+  return options;
+}
+
+const char* look_in_process(const char* name) {
+  return std::getenv(name);
 }
 
 }  // namespace penstock::comm

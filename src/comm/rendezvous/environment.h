@@ -3,9 +3,12 @@
 #pragma once
 
 #include <penstock/comm/launched_rank.h>
+#include <penstock/comm/world.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace penstock::comm {
@@ -24,5 +27,15 @@ LaunchedRank read_environment(const EnvironmentLookup& lookup, const AncestorLoo
 
 //! Parses an integer from 0 to `most`. Throws a UsageError that names `variable` if the text is not one.
 std::int64_t parse_number(const std::string& variable, const std::string& text, std::int64_t most);
+
+//! The timeout of an operation: what the program set, else PENSTOCK_TIMEOUT in seconds, else 5 minutes.
+std::chrono::milliseconds operation_timeout(std::optional<std::chrono::milliseconds> from_program,
+                                            const EnvironmentLookup& lookup);
+
+//! Sets the options that the program left unset: from the environment, else to their defaults.
+InitOptions with_environment(InitOptions options, const EnvironmentLookup& lookup);
+
+//! Looks in the environment of this process.
+const char* look_in_process(const char* name);
 
 }  // namespace penstock::comm

@@ -14,11 +14,6 @@ namespace penstock::comm {
 
 std::shared_ptr<Transport> make_nccl_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
                                                std::chrono::milliseconds join_timeout);
-std::shared_ptr<Transport> make_mpi_transport();
-std::shared_ptr<Transport> make_ucc_transport(c10::intrusive_ptr<c10d::Store> store, std::string prefix,
-                                              std::chrono::milliseconds join_timeout);
 bool nccl_present();
-bool mpi_present();
-bool ucc_present();
 
 }  // namespace penstock::comm

@@ -1,4 +1,4 @@
-// Groups over a c10d process group whose ranks find each other through a store: NCCL and UCC.
+// Groups over a c10d process group whose ranks find each other through a store: NCCL.
 #pragma once
 
 #include "comm/rendezvous/rendezvous.h"

@@ -1,6 +1,7 @@
 // Adopted groups: the caller's backend behind the interface of a transport.
 #include "base/text.h"
 #include "comm/failure/exception_text.h"
+#include "comm/rendezvous/environment.h"
 #include "comm/world/access.h"
 #include "comm/world/group_impl.h"
 
@@ -63,9 +64,9 @@ Group adopt_group(const c10::intrusive_ptr<c10d::Backend>& backend, const AdoptO
   const int rank = backend->getRank();
   std::vector<int> members(static_cast<std::size_t>(backend->getSize()));
   std::iota(members.begin(), members.end(), 0);
-  return Access::group(make_group(options.name, std::move(members), rank,
-                                  std::make_shared<AdoptedTransport>(backend, options),
-                                  std::make_shared<WorldGeneration>(Rank(rank), options.timeout)));
+  return Access::group(make_group(
+      options.name, std::move(members), rank, std::make_shared<AdoptedTransport>(backend, options),
+      std::make_shared<WorldGeneration>(Rank(rank), operation_timeout(options.timeout, look_in_process))));
 }
 
 Group adopt_group(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const AdoptOptions& options,

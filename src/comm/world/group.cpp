@@ -202,7 +202,7 @@ void Group::check() const {
   impl_->generation->failure.throw_if_failed({.rank = impl_->generation->rank});
 }
 
-void Group::fail(const std::string& cause) const {
+void Group::fail(const std::string& cause) {
   WorldGeneration& generation = *impl_->generation;
   if (generation.failure.failed()) return;  // the other ranks already know of an earlier failure
   generation.recorder.dump("failure");

@@ -94,7 +94,7 @@ struct ProcessWorld : World::Impl {
     rank = environment.rank;
     size = environment.world_size;
     local_rank = environment.local_rank;
-    secret = read_job_secret([](const char* name) { return std::getenv(name); }, environment);
+    secret = read_job_secret(look_in_process, environment);
     if (environment.launcher != LauncherKind::None) set_log_rank(rank);
     Log(LogLevel::Info) << "launcher: " << to_string(environment);
   }
@@ -123,11 +123,9 @@ struct ProcessWorld : World::Impl {
     return str_cat("penstock/", environment.attempt, "/", generation_number, "/");
   }
 
-  std::string left_key(int member) const { return str_cat(prefix(), "left/", member); }
-
   void join() override {
     monitor.reset();
-    generation = std::make_shared<WorldGeneration>(rank, options.timeout);
+    generation = std::make_shared<WorldGeneration>(rank, options.timeout.value());
     if (size > 1) {
       if (!store) {
         address = own_address(environment);
@@ -162,12 +160,9 @@ struct ProcessWorld : World::Impl {
         return make_gloo_transport(store, prefix(), address, options.join_timeout);
       case BackendKind::Nccl:
         return make_nccl_transport(store, prefix(), options.join_timeout);
-      case BackendKind::Mpi:
-        return make_mpi_transport();
-      case BackendKind::Ucc:
-        return make_ucc_transport(store, prefix(), options.join_timeout);
     }
-    throw UsageError("unknown backend");
+    throw UsageError(str_cat("unknown backend ", static_cast<int>(options.backend)), {},
+                     "use a value of BackendKind");
   }
 
   void publish(const Failure& failure) override {
@@ -177,7 +172,7 @@ struct ProcessWorld : World::Impl {
   std::vector<Rank> departed() override {
     std::vector<Rank> left;
     for (int member = 0; store && member < size; ++member)
-      if (store->check({left_key(member)})) left.emplace_back(member);
+      if (store->check({left_key(prefix(), Rank(member))})) left.emplace_back(member);
     return left;
   }
 
@@ -188,15 +183,16 @@ struct ProcessWorld : World::Impl {
     }
     // A rank that left earlier and hosts the store still waits for this one.
     const auto failure = generation->failure.failure();
-    const bool failed = failure && !failure->is_departure();
+    const bool failed = failure && !failure->departure;
     group.reset();
+    // Before the monitor closes its connections: a neighbor that could not be told goodbye looks for the key.
+    if (store && !failed) store->set(left_key(prefix(), rank), std::vector<std::uint8_t>{1});
     monitor.reset();
     if (!store || failed) return;
     // The host of the store waits until all other ranks have left.
-    store->set(left_key(rank.value), std::vector<std::uint8_t>{1});
     if (rank.value != 0 || environment.launcher_hosts_store) return;
     std::vector<std::string> keys;
-    for (int member = 1; member < size; ++member) keys.push_back(left_key(member));
+    for (int member = 1; member < size; ++member) keys.push_back(left_key(prefix(), Rank(member)));
     try {
       store->wait(keys, options.join_timeout);
     } catch (const std::exception& e) {
@@ -245,30 +241,22 @@ void on_terminate() {
   std::abort();
 }
 
-//! Applies the environment variables to the options.
-InitOptions with_environment(InitOptions options) {
-  const char* backend = std::getenv("PENSTOCK_BACKEND");
-  if (options.backend == BackendKind::Auto && backend != nullptr) options.backend = parse_backend(backend);
-  if (const char* seconds = std::getenv("PENSTOCK_TIMEOUT")) {
-    options.timeout = std::chrono::seconds(parse_number("PENSTOCK_TIMEOUT", seconds, 30L * 86400));
-  }
-  return options;
-}
-
-constexpr std::array<std::pair<std::string_view, BackendKind>, 5> kBackends{{{"auto", BackendKind::Auto},
-                                                                             {"gloo", BackendKind::Gloo},
-                                                                             {"nccl", BackendKind::Nccl},
-                                                                             {"mpi", BackendKind::Mpi},
-                                                                             {"ucc", BackendKind::Ucc}}};
+constexpr std::array<std::pair<std::string_view, BackendKind>, 3> kBackends{
+    {{"auto", BackendKind::Auto}, {"gloo", BackendKind::Gloo}, {"nccl", BackendKind::Nccl}}};
 
 }  // namespace
 
 BackendKind parse_backend(std::string_view name) {
   std::vector<std::string> names;
+  const std::string lower = to_lower(name);
   for (const auto& [known, kind] : kBackends) {
-    if (to_lower(name) == known) return kind;
+    if (lower == known) return kind;
     names.emplace_back(known);
   }
+  if (lower == "mpi" || lower == "ucc")
+    throw UsageError("the backend " + quote(name) + " is not supported", {},
+                     "use gloo, also for ranks that mpirun starts; a process group that the program created "
+                     "can be used through adopt_group");
   throw UsageError("unknown backend " + quote(name), {}, "valid backends are " + join(names, ", "));
 }
 
@@ -286,10 +274,6 @@ bool backend_available(BackendKind kind) {
       return true;
     case BackendKind::Nccl:
       return nccl_present();
-    case BackendKind::Mpi:
-      return mpi_present();
-    case BackendKind::Ucc:
-      return ucc_present();
   }
   return false;
 }
@@ -304,7 +288,7 @@ static void survive_broken_pipes() {
 World init(const InitOptions& options) {
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as torch does in Python
   auto state = std::make_unique<ProcessWorld>();
-  state->options = with_environment(options);
+  state->options = with_environment(options, look_in_process);
   state->take(detect_rank());
   if (state->size > 1) survive_broken_pipes();
   state->join();

@@ -1,6 +1,7 @@
 // Thread ranks: a hub shared by all threads, and a world per thread.
 #include "base/log_line.h"
 #include "base/text.h"
+#include "comm/rendezvous/environment.h"
 #include "comm/transport/thread_backend.h"
 #include "comm/world/world_impl.h"
 
@@ -92,7 +93,7 @@ struct ThreadWorld : World::Impl {
   std::shared_ptr<ThreadHub> hub;
 
   void join() override {
-    generation = std::make_shared<WorldGeneration>(rank, options.timeout);
+    generation = std::make_shared<WorldGeneration>(rank, options.timeout.value());
     hub->join(generation_number, rank, generation, options.join_timeout);
     transport = std::make_shared<ThreadTransport>(hub, generation_number);
     make_world_group();
@@ -104,7 +105,7 @@ struct ThreadWorld : World::Impl {
 World make_thread_world(std::shared_ptr<ThreadHub> hub, int rank, int size, const InitOptions& options) {
   auto state = std::make_unique<ThreadWorld>();
   state->hub = std::move(hub);
-  state->options = options;
+  state->options = with_environment(options, look_in_process);
   state->rank = Rank(rank);
   state->local_rank = rank;
   state->size = size;

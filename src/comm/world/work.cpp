@@ -111,10 +111,12 @@ void Work::Impl::raise(const std::string& transport_message, const std::vector<i
     const std::string what = str_cat(record.op, " of ", format_bytes(record.bytes), " with tag ", record.tag,
                                      " on group ", record.group);
     generation->recorder.dump("time-out");
-    throw TimeoutError(str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds),
-                               ", since ", time_text(waited), ", for ", peer_text, ": ", what),
-                       context(),
-                       "raise the timeout (PENSTOCK_TIMEOUT, in seconds), or find out why that rank is late");
+    throw TimeoutError(
+        str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds), ", since ",
+                time_text(waited), ", for ", peer_text, ": ", what),
+        context(),
+        "raise the timeout (the option `timeout`, or PENSTOCK_TIMEOUT in seconds if it is not set), or "
+        "find out why that rank is late");
   }
   // A rank that left because it failed is reported by its launcher.
   if (!generation->failure.failed()) generation->failure.wait_for_report(kVerdictTime);
@@ -143,7 +145,7 @@ void Work::wait() {
 
 void Work::then(std::function<void()> after) {
   if (!impl_) return after();
-  if (impl_->claimed()) throw UsageError("`then` was called after `wait` or `done`");
+  if (impl_->claimed()) throw UsageError("`then` was called after `done`", {}, "call `then` before `done`");
   if (!impl_->after) {
     impl_->after = std::move(after);
     return;

@@ -133,7 +133,12 @@ void check_graph(const Graph& graph) {
     need(mutation.target, "mutation"), need(mutation.from, "mutation");
   if (graph.outputs.size() != graph.output_structure.num_leaves() ||
       graph.inputs.size() != graph.input_structure.num_leaves()) {
-    throw UsageError("the inputs or outputs of the graph do not match their structure");
+    throw UsageError(str_cat("the graph has ", graph.inputs.size(), " inputs and ", graph.outputs.size(),
+                             " outputs, but their structures have ", graph.input_structure.num_leaves(),
+                             " and ", graph.output_structure.num_leaves(), " leaves"),
+                     {},
+                     "set input_structure and output_structure to trees with one leaf per input and output, "
+                     "or export the model again");
   }
 }
 

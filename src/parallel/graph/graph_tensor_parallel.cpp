@@ -56,7 +56,7 @@ class GraphPlan {
         std::make_shared<tensor::InputRequest>(tensor::InputRequest{{tensor::Shard(style.dim)}});
     const std::vector<std::size_t> slots = parameters();
     for (const std::size_t slot : slots) {
-      shard(slot, value::Replicate());
+      shard(slot, tensor::Replicate());
       tensor::impl_of(tensors_[slot])->input_request = request;
     }
     if (slots.empty()) enter({{tensor::Shard(style.dim)}}, false);
@@ -148,8 +148,8 @@ class GraphPlan {
     if (weight->kind == WeightUse::Kind::Table) return;
     for (const std::size_t slot : slots) {
       if (slot == weight->slot || tensors_[slot].dim() != 1) continue;
-      shard(slot,
-            by_outputs ? tensor::AxisPlacement(tensor::Shard(0)) : tensor::AxisPlacement(value::Replicate()));
+      shard(slot, by_outputs ? tensor::AxisPlacement(tensor::Shard(0))
+                             : tensor::AxisPlacement(tensor::Replicate()));
     }
   }
 

@@ -51,7 +51,7 @@ std::vector<std::string> names(const std::vector<value::NamedTensor>& items) {
 }
 
 Sharded make(const std::vector<value::NamedTensor>& parameters, const std::vector<UnitSpec>& specs,
-             const comm::Group& group, const ShardOptions& options) {
+             const comm::Group& group, const UnitOptions& options) {
   check_agreement(group, parameters, {});
   std::vector<at::Tensor> values;
   for (const value::NamedTensor& item : parameters) {
@@ -66,8 +66,8 @@ Sharded make(const std::vector<value::NamedTensor>& parameters, const std::vecto
   return Access::sharded(std::move(units));
 }
 
-// Parameters in model order, about `limit` bytes per unit. The root, which is reduced last, gets the first
-// ones.
+// Parameters in model order, about `limit` bytes per unit. The backward pass computes the gradients of the
+// first parameters last, so they become the last unit, which is reduced last.
 std::vector<UnitSpec> by_bytes(const std::vector<value::NamedTensor>& parameters, std::int64_t limit) {
   std::vector<UnitSpec> units(1);
   std::int64_t bytes = 0;
@@ -83,6 +83,21 @@ std::vector<UnitSpec> by_bytes(const std::vector<value::NamedTensor>& parameters
   return units;
 }
 
+UnitOptions unit_options(const StageShardOptions& stage) {
+  UnitOptions options;
+  options.storage = stage.storage;
+  options.compute_as = stage.compute_as;
+  options.cast_inputs = stage.cast_inputs;
+  options.output_as = stage.output_as;
+  options.reduce_as = stage.reduce_as;
+  options.replicas = stage.replicas;
+  options.find_unused = stage.find_unused;
+  options.broadcast_parameters = stage.broadcast_parameters;
+  options.device = stage.device;
+  options.separate = stage.separate;
+  return options;
+}
+
 }  // namespace
 
 Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm::Group& group,
@@ -96,12 +111,13 @@ Sharded fully_shard(const std::shared_ptr<torch::nn::Module>& module, const comm
     const auto found = owner.find(item.tensor.unsafeGetTensorImpl());
     specs[found == owner.end() ? units.size() : found->second].parameters.push_back(item);
   }
-  return make(parameters, specs, group, options);
+  return make(parameters, specs, group, {std::move(options)});
 }
 
-Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group, ShardOptions options) {
+Sharded shard_manually(const runtime::StageModule& module, const comm::Group& group,
+                       const StageShardOptions& options) {
   const std::vector<value::NamedTensor> parameters = each_once(module.parameters());
-  Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, options);
+  Sharded sharded = make(parameters, by_bytes(parameters, options.unit_bytes), group, unit_options(options));
   Access::impl(sharded)->set_manual();
   return sharded;
 }

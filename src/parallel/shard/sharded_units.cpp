@@ -41,11 +41,11 @@ class Sharded::Impl::Hooks final : public runtime::detail::CallHooks {
 };
 
 Sharded::Impl::Impl(const std::vector<UnitSpec>& units, std::vector<std::string> order,
-                    const comm::Group& group, const ShardOptions& options)
+                    const comm::Group& group, const UnitOptions& options)
     : gather_(group), reduce_(group), options_(options), order_(std::move(order)) {
-  if (options.replicate && options.replicas) {
-    throw UsageError("ShardOptions::replicate replicates over the group, so replicas must not be set", {},
-                     "pass the group of all replicas, or disable replicate");
+  if (stores_copies() && options.replicas) {
+    throw UsageError("ParameterStorage::Copy replicates over the group, so `replicas` must not be set", {},
+                     "pass the group of all replicas, or set `storage` to ParameterStorage::Shard");
   }
   use_groups(group, options.replicas);
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -77,10 +77,10 @@ Sharded::Impl::Impl(const std::vector<UnitSpec>& units, std::vector<std::string>
 }
 
 void Sharded::Impl::use_groups(const comm::Group& group, const std::optional<comm::Group>& replicas) {
-  // With `replicate`: each rank alone holds all shards, and the entire group holds the same ones.
-  gather_ = options_.replicate ? *group.split(group.rank()) : group;
+  // With ParameterStorage::Copy: each rank alone holds all shards, and the entire group holds the same ones.
+  gather_ = stores_copies() ? *group.split(group.rank()) : group;
   reduce_ = gather_.size() > 1 ? *gather_.split(0, gather_.rank()) : gather_;
-  options_.replicas = options_.replicate ? group : replicas;
+  options_.replicas = stores_copies() ? group : replicas;
 }
 
 void Sharded::Impl::attach(const std::vector<UnitSpec>& units) {
@@ -279,7 +279,7 @@ void Sharded::Impl::abandon() noexcept {
 }
 
 void Sharded::Impl::recover(const comm::Group& group, const std::optional<comm::Group>& replicas) {
-  const comm::Group& before = options_.replicate ? *options_.replicas : gather_;
+  const comm::Group& before = stores_copies() ? *options_.replicas : gather_;
   if (group.size() != before.size() || group.rank() != before.rank())
     throw UsageError("a sharded model can only recover with the same number and order of ranks", {},
                      "to change the number of ranks, load a checkpoint");

@@ -22,6 +22,11 @@ struct UnitSpec {
   std::vector<value::NamedTensor> parameters{};
 };
 
+//! The options of `fully_shard`, and of stages as far as units need them.
+struct UnitOptions : ShardOptions {
+  std::vector<std::string> separate{};
+};
+
 //! The groups, in addition to the sharding group, whose ranks hold different elements of the parameter.
 std::vector<comm::Group> sharding_groups_of(const ShardedParameter& item);
 
@@ -30,7 +35,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
  public:
   //! The last unit is the root: it stays unsharded from its forward to the end of the backward.
   Impl(const std::vector<UnitSpec>& units, std::vector<std::string> order, const comm::Group& group,
-       const ShardOptions& options);
+       const UnitOptions& options);
   //! Installs the hooks.
   void attach(const std::vector<UnitSpec>& units);
 
@@ -76,6 +81,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   };
   class Hooks;
 
+  bool stores_copies() const { return options_.storage == ParameterStorage::Copy; }
   bool is_root(std::size_t unit) const { return unit + 1 == units_.size(); }
   void start_gather(std::size_t unit);
   void finish_gather(std::size_t unit);
@@ -97,7 +103,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   void use_groups(const comm::Group& group, const std::optional<comm::Group>& replicas);
 
   comm::Group gather_, reduce_;  //!< two groups, so that gathers and reductions need no common order
-  ShardOptions options_;
+  UnitOptions options_;
   std::vector<std::string> order_;  //!< parameter names in model order
   std::vector<Unit> units_;
   std::vector<Leaf> leaves_;

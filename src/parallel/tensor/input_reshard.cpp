@@ -42,7 +42,7 @@ class Resharding : public torch::autograd::SavedVariableHooks {
 
   at::Tensor call_unpack_hook() override {
     const c10::AutoGradMode off(false);
-    return sharded_ ? tensor::redistributed(kept_, {value::Replicate()}, false) : kept_;
+    return sharded_ ? tensor::redistributed(kept_, {tensor::Replicate()}, false) : kept_;
   }
 
  private:

@@ -16,7 +16,8 @@ at::Tensor prepared_argument(const at::Tensor& tensor, std::size_t index, const 
   at::Tensor here = tensor;
   if (!tensor::is_dtensor(here)) {
     const bool said = index < style.assumed.size() && style.assumed[index];
-    here = from_local(here, mesh, {said ? *style.assumed[index] : tensor::AxisPlacement(value::Replicate())});
+    here =
+        from_local(here, mesh, {said ? *style.assumed[index] : tensor::AxisPlacement(tensor::Replicate())});
   }
   return tensor::redistribute(here, {*style.desired[index]});
 }
@@ -27,7 +28,7 @@ at::Tensor prepared_result(const at::Tensor& tensor, std::size_t index, const te
   if (!tensor.defined() || !desired) return tensor;
   at::Tensor here = tensor;
   if (!tensor::is_dtensor(here)) {
-    const tensor::AxisPlacement assumed = style.assumed.of(index).value_or(value::Replicate());
+    const tensor::AxisPlacement assumed = style.assumed.of(index).value_or(tensor::Replicate());
     if (style.use_local_output && assumed == *desired) return tensor;
     here = from_local(here, mesh, {assumed});
   }

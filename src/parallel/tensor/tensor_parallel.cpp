@@ -158,7 +158,7 @@ class Applying {
     if (!dynamic_cast<torch::nn::LinearImpl*>(&module_))
       misfit(path_, module_, "RowwiseParallel", stock_hint());
     shard("weight", tensor::Shard(1));
-    shard("bias", value::Replicate());
+    shard("bias", tensor::Replicate());
   }
 
   void operator()(const SequenceParallel& style) const {
@@ -173,7 +173,7 @@ class Applying {
              "it has no parameters; its input stays sharded if the output of the previous module is");
     }
     for (const std::string& name : names) {
-      shard(name, value::Replicate());
+      shard(name, tensor::Replicate());
       tensor::impl_of(changes_.find(module_, name)->distributed)->input_request = request;
     }
   }

@@ -58,7 +58,7 @@ std::vector<schedule::StageEdge> skip_edges(const std::vector<SkipValue>& skips,
 }
 
 schedule::LowerOptions lowering(const PipelineOptions& options, int stages) {
-  schedule::LowerOptions lower = options.lowering;
+  schedule::LowerOptions lower = options.execution.lowering;
   lower.skips = skip_edges(options.skips, stages);
   if (!options.data_parallel) lower.shard = lower.reduce_grad = false;
   return lower;

@@ -91,13 +91,22 @@ std::vector<tensor::DeviceMesh> StageModule::meshes() const {
 
 std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<torch::nn::Module> owner,
                                                StageFunction forward) {
-  if (!forward) throw UsageError("a stage needs a function to run");
+  if (!forward) {
+    throw UsageError(
+        "a stage module was given no forward function", {},
+        "pass a function of (const Args&, const Kwargs&), or only a module whose forward to call");
+  }
   return std::make_shared<NnStageModule>(std::move(owner), std::move(forward), std::nullopt);
 }
 
 std::shared_ptr<StageModule> make_stage_module(std::shared_ptr<torch::nn::Module> owner,
                                                StageFunction forward, const std::set<std::string>& keywords) {
-  if (!forward) throw UsageError("a stage needs a function to run");
+  if (!forward) {
+    const std::vector<std::string> names(keywords.begin(), keywords.end());
+    throw UsageError(
+        "a stage module was given no forward function for its keyword arguments (" + join(names, ", ") + ")",
+        {}, "pass a function of (const Args&, const Kwargs&) that takes them");
+  }
   return std::make_shared<NnStageModule>(std::move(owner), std::move(forward), keywords);
 }
 
@@ -132,8 +141,10 @@ void check_parameter_names(const std::vector<std::string>& names, std::size_t pa
                              " names were given"),
                      {}, "name every parameter of the forward function, in order");
   }
-  if (std::set<std::string>(names.begin(), names.end()).size() != names.size())
-    throw UsageError("two parameters of a forward function were given the same name: " + join(names, ", "));
+  if (std::set<std::string>(names.begin(), names.end()).size() != names.size()) {
+    throw UsageError("two parameters of a forward function were given the same name: " + join(names, ", "),
+                     {}, "give every parameter its own name");
+  }
 }
 
 value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwargs,
@@ -146,7 +157,8 @@ value::Args ordered_arguments(const value::Args& args, const value::Kwargs& kwar
     if (given != kwargs.end()) ++taken;
     if (i < args.size()) {
       if (given == kwargs.end()) continue;
-      throw UsageError("the argument " + quote(names[i]) + " is passed both positionally and by keyword");
+      throw UsageError("the argument " + quote(names[i]) + " is passed both positionally and by keyword", {},
+                       "pass it once");
     }
     if (given == kwargs.end() && !optional[i]) {
       throw UsageError("the stage's forward needs the argument " + quote(names[i]), {},

@@ -94,7 +94,7 @@ value::Kwargs over_microbatches(const std::vector<value::Kwargs>& microbatches) 
 }  // namespace
 
 void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
-                        const StepInput& input, StepResult& result) {
+                        const UnsplitBatch& input, StepResult& result) {
   const value::Args args = setup.local(StageId(0)) ? input.args : value::Args();
   std::vector<c10::IValue> trees = args;
   for (const auto& [name, value] : input.kwargs) trees.push_back(value);
@@ -113,7 +113,7 @@ void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>
 
 void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
                         const Microbatches& input, StepResult& result) {
-  StepInput merged;
+  UnsplitBatch merged;
   merged.args = over_microbatches(input.args);
   merged.kwargs = over_microbatches(input.kwargs);
   for (const auto& [stage, kwargs] : input.stage_kwargs)

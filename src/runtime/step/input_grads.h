@@ -1,6 +1,7 @@
 // Gradients of the tensors that the caller passed to a step, by position or by name.
 #pragma once
 
+#include "runtime/step/split_batch.h"
 #include "runtime/step/step_state.h"
 
 #include <penstock/runtime/step.h>
@@ -12,7 +13,7 @@ namespace penstock::runtime {
 //! Stores in `result` the gradient that the step adds to each tensor that requires one: arguments if this
 //! rank has the first stage, keyword arguments on every rank.
 void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
-                        const StepInput& input, StepResult& result);
+                        const UnsplitBatch& input, StepResult& result);
 void return_input_grads(const PipelineSetup& setup, const std::vector<InputGrad>& grads,
                         const Microbatches& input, StepResult& result);
 

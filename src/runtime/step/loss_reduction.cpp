@@ -1,4 +1,5 @@
-// Seeds of the backward pass of each microbatch.
+// The weights of the microbatch losses.
+#include "base/number_text.h"
 #include "base/text.h"
 
 #include <penstock/base/error.h>
@@ -18,7 +19,7 @@ void check_weight(double weight, std::size_t microbatch) {
   if (std::isfinite(weight) && weight >= 0) return;
   ErrorContext context;
   context.microbatch = MicrobatchId(static_cast<std::int64_t>(microbatch));
-  throw UsageError(str_cat("the weight of a loss is ", weight), context,
+  throw UsageError(str_cat("the weight of a loss is ", decimal_text(weight)), context,
                    "weights must be finite and not negative");
 }
 
@@ -27,7 +28,8 @@ std::vector<double> normalize_weights(std::vector<double> weights, std::optional
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double total = denominator.value_or(sum);
   if (!std::isfinite(total) || total < 0 || (total == 0 && sum > 0)) {
-    throw UsageError(str_cat("the weights of the losses sum to ", sum, " and cannot be divided by ", total),
+    throw UsageError(str_cat("the weights of the losses sum to ", decimal_text(sum),
+                             " and cannot be divided by ", decimal_text(total)),
                      {}, "set loss_denominator to the mean of these sums over all shares of the batch");
   }
   for (double& weight : weights) weight = total == 0 ? 0 : weight / total;

@@ -66,7 +66,8 @@ bool wants_target(const PipelineSetup& setup, bool given, bool train) {
   if (given) return true;
   if (!train || !setup.options.loss_needs_target) return false;
   throw UsageError("the rank of the last stage needs the target of the loss",
-                   {.rank = setup.rank, .stage = setup.last_stage()}, "pass it as StepInput::target");
+                   {.rank = setup.rank, .stage = setup.last_stage()},
+                   "pass the target as the second argument of step, or set Microbatches::targets");
 }
 
 void check_given(const PipelineSetup& setup, bool any) {
@@ -118,7 +119,7 @@ class CommonOrder {
   std::string first_;
 };
 
-value::RowOrder order_of(const PipelineSetup& setup, const StepInput& input, bool target) {
+value::RowOrder order_of(const PipelineSetup& setup, const UnsplitBatch& input, bool target) {
   const int chunks = setup.program.microbatches();
   CommonOrder common(setup);
   if (setup.local(StageId(0)))
@@ -150,7 +151,7 @@ const std::vector<Item>& checked(const PipelineSetup& setup, const std::vector<I
 
 }  // namespace
 
-SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool train) {
+SplitBatch split_batch(const PipelineSetup& setup, const UnsplitBatch& input, bool train) {
   const int microbatches = setup.program.microbatches();
   const bool first = setup.local(StageId(0));
   SplitBatch split;

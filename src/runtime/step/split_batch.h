@@ -18,8 +18,14 @@ struct SplitBatch {
   value::RowOrder row_order;              //!< of this rank's values; empty if it splits none
 };
 
+//! The batch of this rank, as the caller passes it to a step.
+struct UnsplitBatch : StepOptions {
+  value::Args args;
+  c10::IValue target;
+};
+
 //! Throws UsageError if values are missing or no stage takes them, ShapeError if values cannot be split.
-SplitBatch split_batch(const PipelineSetup& setup, const StepInput& input, bool train);
+SplitBatch split_batch(const PipelineSetup& setup, const UnsplitBatch& input, bool train);
 //! Overload for a batch that is already split. Throws UsageError if a list has the wrong length.
 SplitBatch split_batch(const PipelineSetup& setup, const Microbatches& input, bool train);
 

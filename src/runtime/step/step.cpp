@@ -32,7 +32,7 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
       return_outputs_(return_outputs),
       records_(static_cast<std::size_t>(program.num_stages())),
       weight_backwards_(static_cast<std::size_t>(program.num_stages()), 0) {
-  const auto& custom = setup.options.custom;
+  const auto& custom = setup.options.execution.custom;
   ahead_.allowed = program.send_mode() == schedule::SendMode::Buffered &&
                    !custom.contains(schedule::ActionKind::RecvForward) &&
                    !custom.contains(schedule::ActionKind::RecvBackward);
@@ -98,7 +98,7 @@ void Step::run_action(const schedule::Action& action) {
 }
 
 void Step::perform(const schedule::Action& action) {
-  const auto& custom = setup_.options.custom;
+  const auto& custom = setup_.options.execution.custom;
   const auto found = custom.empty() ? custom.end() : custom.find(action.kind());
   if (found == custom.end()) return perform_default(action);
   const StepView view{batch_.args, batch_.kwargs, batch_.targets, losses};

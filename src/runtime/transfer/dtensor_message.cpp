@@ -32,7 +32,7 @@ tensor::AxisPlacement read_placement(ByteReader& in) {
   const std::int64_t more = in.signed_int();
   switch (kind) {
     case tensor::AxisPlacement::Kind::Replicate:
-      return value::Replicate();
+      return tensor::Replicate();
     case tensor::AxisPlacement::Kind::Shard:
       return tensor::Shard(more);
     case tensor::AxisPlacement::Kind::Partial:

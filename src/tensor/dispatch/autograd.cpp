@@ -58,7 +58,7 @@ struct ToLocalBackward : Node {
 
 at::Tensor gradient_on(const at::Tensor& grad, const MeshPtr& mesh) {
   if (impl_of(grad)) return grad;
-  return local_to_distributed(grad, mesh, Placements(mesh->shape.size(), value::Replicate()), grad.sizes());
+  return local_to_distributed(grad, mesh, Placements(mesh->shape.size(), tensor::Replicate()), grad.sizes());
 }
 
 bool needs_gradient(const at::Tensor& source) {
@@ -74,7 +74,7 @@ at::Tensor with_history(at::Tensor result, const at::Tensor& source, const c10::
 Placements gradient_placements(const Placements& placements) {
   Placements result = placements;
   for (AxisPlacement& placement : result) {
-    if (placement.is_partial()) placement = value::Replicate();
+    if (placement.is_partial()) placement = tensor::Replicate();
   }
   return result;
 }

@@ -27,13 +27,13 @@ double cost_of(const OpCall& call, std::size_t tensor, const AxisPlacement& want
   for (int other = 0; other < static_cast<int>(call.mesh->shape.size()); ++other) {
     if (other != axis && call.at(tensor, other).is_shard()) bytes /= static_cast<double>(call.ranks(other));
   }
-  const double reduction = move_bytes(Partial(), value::Replicate(), bytes, n) + 1.01 * kLatency;
+  const double reduction = move_bytes(Partial(), tensor::Replicate(), bytes, n) + 1.01 * kLatency;
   double cost = 0;
   if (here.is_replicate()) {
     cost = want.is_partial() ? reduction : 1;
   } else {
     cost = move_bytes(here, want, bytes, n);
-    if (cost < 0) cost = move_bytes(here, value::Replicate(), bytes, n) + reduction;
+    if (cost < 0) cost = move_bytes(here, tensor::Replicate(), bytes, n) + reduction;
     cost += kLatency;
     const DTensorImpl* impl = call.tensors[tensor].impl;
     if (impl && impl->pinned) cost *= 1000;

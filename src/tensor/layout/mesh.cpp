@@ -161,7 +161,8 @@ void DeviceMesh::manual_seed(std::uint64_t seed) {
 void DeviceMesh::recover(const comm::Group& group) {
   const DeviceMesh fresh(group, impl_->shape, impl_->names);
   if (fresh.impl_->coordinate != impl_->coordinate)
-    throw UsageError("a mesh can only recover with its ranks in the same order");
+    throw UsageError("a mesh can only recover with its ranks in the same order", {},
+                     "pass the group of the rebuilt world, or the same split of it");
   impl_->all = group;
   take_groups(*impl_, *fresh.impl_);
 }

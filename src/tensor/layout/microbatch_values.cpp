@@ -132,7 +132,7 @@ at::Tensor merge(const std::vector<at::Tensor>& tensors, std::int64_t dim, const
   // The shards of the merged tensor contain rows of other ranks: gather the rows, then shard them again.
   Placements gathered = placements;
   for (AxisPlacement& placement : gathered) {
-    if (placement.is_shard(dim)) placement = value::Replicate();
+    if (placement.is_shard(dim)) placement = tensor::Replicate();
   }
   for (const at::Tensor& tensor : tensors)
     locals.push_back(to_local(sharded ? redistribute(tensor, gathered) : tensor));

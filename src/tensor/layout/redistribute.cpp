@@ -187,7 +187,7 @@ bool may_step(const Placements& at, std::size_t index, const AxisPlacement& to) 
 double step_cost(c10::IntArrayRef sizes, const DeviceMesh::Impl& mesh, const Placements& at,
                  std::size_t index, const AxisPlacement& to) {
   Placements gathered = at;
-  gathered[index] = value::Replicate();
+  gathered[index] = tensor::Replicate();
   double elements = 1;
   for (const std::int64_t size : local_sizes(sizes, gathered, mesh)) elements *= static_cast<double>(size);
   const double bytes = move_bytes(at[index], to, elements, mesh.shape[index]);
@@ -246,7 +246,7 @@ std::vector<Placements> find_path(c10::IntArrayRef sizes, const DeviceMesh::Impl
     if (here.at == to) break;
     for (std::size_t axis = 0; axis < from.size(); ++axis) {
       // If an axis blocks another one, the cheapest path may shard along a dim that neither layout uses.
-      c10::SmallVector<AxisPlacement, 8> targets{value::Replicate(), to[axis]};
+      c10::SmallVector<AxisPlacement, 8> targets{tensor::Replicate(), to[axis]};
       for (std::size_t dim = 0; dim < sizes.size(); ++dim) targets.emplace_back(Shard(static_cast<int>(dim)));
       for (const AxisPlacement& target : targets) {
         if (target == here.at[axis] || !may_step(here.at, axis, target)) continue;

@@ -16,10 +16,10 @@ void embedding_options(const OpCall& call, int axis, Options& options) {
     option.out[0] = out;
     options.push_back(option);
   };
-  add(Shard(1), value::Replicate(), Shard(dims));
-  add(Shard(0), value::Replicate(), Partial());
+  add(Shard(1), tensor::Replicate(), Shard(dims));
+  add(Shard(0), tensor::Replicate(), Partial());
   for (std::int64_t d = 0; d < dims; ++d) {
-    if (call.at(1, axis).is_shard(d)) add(value::Replicate(), Shard(d), Shard(d));
+    if (call.at(1, axis).is_shard(d)) add(tensor::Replicate(), Shard(d), Shard(d));
   }
 }
 
@@ -55,8 +55,8 @@ void embedding_backward_options(const OpCall& call, int axis, Options& options) 
     option.out[0] = out;
     options.push_back(option);
   };
-  if (call.at(0, axis).is_shard(dims)) add(Shard(dims), value::Replicate(), Shard(1));
-  if (call.at(0, axis) == AxisPlacement(Partial())) add(Partial(), value::Replicate(), Partial());
+  if (call.at(0, axis).is_shard(dims)) add(Shard(dims), tensor::Replicate(), Shard(1));
+  if (call.at(0, axis) == AxisPlacement(Partial())) add(Partial(), tensor::Replicate(), Partial());
   for (std::int64_t d = 0; d < dims; ++d) {
     // Frequencies must be counted over all indices.
     const bool used = call.at(0, axis).is_shard(d) || call.at(1, axis).is_shard(d);

@@ -20,7 +20,7 @@ void add_option(const OpCall& call, Options& options, const AxisPlacement& a, co
   option.in[first + 1] = b;
   option.out[0] = out;
   if (first == 1) {  // the added tensor, which broadcasts
-    const std::int64_t missing = 2 + (call.dims(1) - 2) - call.dims(0);
+    const std::int64_t missing = call.dims(1) - call.dims(0);
     const std::int64_t dim = out.is_shard() ? out.dim() - missing : 0;
     if (out.is_partial()) option.in[0] = out;
     if (out.is_shard() && dim >= 0 && call.sizes(0)[static_cast<std::size_t>(dim)] != 1)
@@ -67,15 +67,15 @@ void product_options(const OpCall& call, int axis, Options& options, std::size_t
     }
   } else {
     for (std::int64_t d = 0; d + 2 < da; ++d)
-      add_option(call, options, Shard(d), value::Replicate(), Shard(d), first);
+      add_option(call, options, Shard(d), tensor::Replicate(), Shard(d), first);
   }
-  add_option(call, options, Shard(da - 2), value::Replicate(), Shard(dims - 2), first);
-  add_option(call, options, value::Replicate(), Shard(db - 1), Shard(dims - 1), first);
+  add_option(call, options, Shard(da - 2), tensor::Replicate(), Shard(dims - 2), first);
+  add_option(call, options, tensor::Replicate(), Shard(db - 1), Shard(dims - 1), first);
   add_option(call, options, Shard(da - 1), Shard(db - 2), Partial(), first);
   if (call.at(first, axis) == AxisPlacement(Partial()))
-    add_option(call, options, Partial(), value::Replicate(), Partial(), first);
+    add_option(call, options, Partial(), tensor::Replicate(), Partial(), first);
   if (call.at(first + 1, axis) == AxisPlacement(Partial()))
-    add_option(call, options, value::Replicate(), Partial(), Partial(), first);
+    add_option(call, options, tensor::Replicate(), Partial(), Partial(), first);
 }
 
 void product(const OpCall& call, int axis, Options& options) {
@@ -99,10 +99,10 @@ void fold_options(const OpCall& call, int axis, Options& options) {
     options.push_back(option);
   };
   for (std::int64_t d = 0; d + 1 < dims; ++d) add(Shard(d), Shard(d), Partial());
-  add(Shard(dims - 1), value::Replicate(), Shard(0));
-  add(value::Replicate(), Shard(dims - 1), Shard(1));
-  if (call.at(0, axis) == AxisPlacement(Partial())) add(Partial(), value::Replicate(), Partial());
-  if (call.at(1, axis) == AxisPlacement(Partial())) add(value::Replicate(), Partial(), Partial());
+  add(Shard(dims - 1), tensor::Replicate(), Shard(0));
+  add(tensor::Replicate(), Shard(dims - 1), Shard(1));
+  if (call.at(0, axis) == AxisPlacement(Partial())) add(Partial(), tensor::Replicate(), Partial());
+  if (call.at(1, axis) == AxisPlacement(Partial())) add(tensor::Replicate(), Partial(), Partial());
 }
 
 const OpRule kProduct{.options = product};

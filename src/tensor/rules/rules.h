@@ -23,7 +23,7 @@ struct TensorArg {
   std::size_t arg = 0;
   int item = -1;
   at::Tensor tensor;
-  DTensorImpl* impl = nullptr;  //!< null for a plain tensor; after redistribution, only for scalars
+  DTensorImpl* impl = nullptr;  //!< null for a plain tensor; after redistribution, all but scalars have one
 };
 
 //! A valid combination on one axis, in the order of the call's tensors and results.
@@ -84,7 +84,8 @@ struct OpPlan {
 using Options = std::vector<Option>;
 
 struct OpRule {
-  //! Adds the options other than "all replicated".
+  //! Adds options to the list, which starts with "all replicated". A rule may clear it first if replicated
+  //! tensors are not an option.
   void (*options)(const OpCall& call, int axis, Options& options) = nullptr;
   //! Adapts non-tensor arguments (such as the sizes of a view) to the local shards.
   void (*localize)(const OpCall& call, const OpPlan& plan) = nullptr;
@@ -95,8 +96,13 @@ struct OpRule {
   //! call.
   bool (*replace)(const OpCall& call) = nullptr;
   enum class Kind { Other, Pointwise, Identity } kind = Kind::Other;
-  //! For pointwise operators: how partial sums propagate.
-  enum class Linear { No, All, First, Product } linear = Linear::No;
+  //! For pointwise operators: from which arguments partial sums may propagate to the result.
+  enum class Linear {
+    No,       //!< none: partial sums are reduced first
+    All,      //!< all together, as in a + b
+    First,    //!< the first one, with the others replicated, as in a / b
+    Product,  //!< any one of them, with the others replicated, as in a * b
+  } linear = Linear::No;
   bool writes_first = false;  //!< the operator writes to its first argument
   bool is_view = false;
   bool composite = false;              //!< has no kernel below autograd

@@ -58,8 +58,7 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
   observer.loss.reset();
   for (const auto& [index, stage] : assembly.stages) stage->reset();
   // Use training mode, as in the failed step.
-  assembly.pipeline->eval(
-      {.args = batch.args, .kwargs = batch.kwargs, .target = batch.target, .keep_mode = true});
+  assembly.pipeline->eval(batch.args, batch.target, {.kwargs = batch.kwargs, .keep_mode = true});
   observer.finite = false;
   const schedule::Program& program = assembly.pipeline->program();
   std::optional<Located> first;

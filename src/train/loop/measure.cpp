@@ -3,6 +3,7 @@
 
 #include "base/io/storage_error.h"
 #include "base/text.h"
+#include "plan/cost_text.h"
 
 #include <penstock/plan/simulate.h>
 #include <penstock/runtime/stage_profile.h>
@@ -102,21 +103,12 @@ plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
 }
 
 std::string cost_file(const plan::Costs& costs, int microbatches, const std::string& heading) {
-  std::ostringstream text;
-  text.precision(6);
-  text << "# " << heading << "\n# Measured by penstock train; seconds and bytes of one microbatch.\n";
-  text << "microbatches = " << microbatches << "\n";
-  const auto seconds = [](double value) { return formatted("%.6e", value); };
-  for (const plan::StageCosts& stage : costs.stages) {
-    text << "\n[[stages]]\nforward = " << seconds(stage.forward) << "\ninput = " << seconds(stage.input)
-         << "\nweight = " << seconds(stage.weight) << "\n";
-    if (stage.backward) text << "backward = " << seconds(*stage.backward) << "\n";
-    text << "activation_bytes = " << stage.activation_bytes << "\noutput_bytes = " << stage.output_bytes
-         << "\ninput_bytes = " << stage.input_bytes << "\nparameter_bytes = " << stage.parameter_bytes
-         << "\ngradient_bytes = " << stage.gradient_bytes << "\noptimizer_bytes = " << stage.optimizer_bytes
-         << "\n";
-  }
-  return text.str();
+  std::string text = str_cat("# ", heading,
+                             "\n# Measured by penstock train; seconds and bytes of one microbatch.\n"
+                             "microbatches = ",
+                             microbatches, "\n");
+  for (const plan::StageCosts& stage : costs.stages) text += "\n[[stages]]\n" + to_toml(stage);
+  return text;
 }
 
 std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,

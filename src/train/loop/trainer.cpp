@@ -205,9 +205,8 @@ class Run {
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
       const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, replica, part));
       if (part == 0) denominator = loss_denominator(batch);
-      runtime::StepInput input{batch.args, batch.kwargs, batch.target};
-      input.loss_denominator = denominator;
-      const runtime::StepResult result = assembly_.pipeline->step(input);
+      const runtime::StepResult result = assembly_.pipeline->step(
+          batch.args, batch.target, {.kwargs = batch.kwargs, .loss_denominator = denominator});
       local.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
       if (batch.tokens) tokens = tokens.value_or(0) + *batch.tokens;
       const Busy busy = busy_of(result.timeline);
@@ -232,7 +231,7 @@ class Run {
     return record;
   }
 
-  // Returns StepInput::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows,
+  // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows,
   // because all parts have the same number of rows. Every rank can read all labels, so this needs no
   // communication.
   std::optional<double> loss_denominator(const Batch& first_part) const {
@@ -365,7 +364,8 @@ RunResult run(const comm::World& world, const Model& model, const DataSource& da
   } catch (const PeerFailed&) {
     throw;
   } catch (const std::exception& error) {
-    if (world.size() > 1) world.group().fail(error.what());  // so that other ranks can report the cause
+    comm::Group everyone = world.group();
+    if (everyone.size() > 1) everyone.fail(error.what());  // so that other ranks can report the cause
     throw;
   }
 }

@@ -55,9 +55,9 @@ WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& redu
   const std::vector<std::int64_t> sizes = value::chunk_sizes(size, microbatches);
   const std::vector<c10::IValue> targets = value::split_tree(batch.target, microbatches, "target");
   const std::int64_t count = rows.end - rows.begin;
-  runtime::StepInput input{batch.args, batch.kwargs, batch.target};
-  if (count < size) input.loss_kwargs[kRowCounts] = at::arange(size, at::kLong).lt(count);
-  const runtime::StepResult result = assembly.pipeline->eval(input);
+  runtime::StepOptions options{.kwargs = batch.kwargs};
+  if (count < size) options.loss_kwargs[kRowCounts] = at::arange(size, at::kLong).lt(count);
+  const runtime::StepResult result = assembly.pipeline->eval(batch.args, batch.target, options);
   WeightedSum sum;
   std::int64_t begin = 0;
   for (std::size_t m = 0; m < sizes.size(); begin += sizes[m++]) {

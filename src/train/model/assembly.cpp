@@ -93,7 +93,7 @@ namespace {
 
 // Shared parameters must be sharded identically in every stage.
 std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const StagedModel& model) {
-  parallel::ShardOptions options;
+  parallel::StageShardOptions options;
   for (const runtime::SharedParameter& shared : model.shared())
     for (const runtime::ParameterLocation& location : shared) options.separate.push_back(location.name);
   return std::make_shared<parallel::ShardedStages>(replicas, options);
@@ -115,7 +115,7 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
   for (int number = static_cast<int>(schedule::ActionKind::Forward);
        number <= static_cast<int>(schedule::ActionKind::ReduceGrad); ++number) {
     const auto kind = static_cast<schedule::ActionKind>(number);
-    if (progress.hook->follows(kind)) pipeline.custom[kind] = hooked;
+    if (progress.hook->follows(kind)) pipeline.execution.custom[kind] = hooked;
   }
   return pipeline;
 }

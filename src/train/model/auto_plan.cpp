@@ -37,7 +37,8 @@ schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& mo
   for (int i = 0; i < steps; ++i) {
     trial.observer->measure = i == 0;
     const Batch batch = data.training(1, options.batch, rows_of(options, mesh.group("dp").rank(), 0));
-    const runtime::StepResult result = trial.pipeline->step({batch.args, batch.kwargs, batch.target});
+    const runtime::StepResult result =
+        trial.pipeline->step(batch.args, batch.target, {.kwargs = batch.kwargs});
     if (i > 0) timelines.push_back(gather_timeline(mesh.group("pp"), result.timeline));
   }
   const int stages = trial.pipeline->program().num_stages();

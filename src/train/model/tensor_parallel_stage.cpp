@@ -67,7 +67,7 @@ std::shared_ptr<runtime::StageModule> tensor_parallel_stage(const std::shared_pt
 void shard_graph_stage(graph::GraphModule& module, const parallel::ParallelPlan& plan,
                        const std::vector<runtime::SharedParameter>& shared, const comm::Group& group) {
   parallel::ParallelPlan all = plan;
-  all.emplace_back("", parallel::PrepareModuleOutput{value::Replicate(), true});
+  all.emplace_back("", parallel::PrepareModuleOutput{tensor::Replicate(), true});
   parallelize_module(module, tensor::DeviceMesh(group, {group.size()}, {"tp"}), all,
                      parallel::UnknownPath::Ignore);
   for (const auto& [name, tensor] : module.named_parameters())

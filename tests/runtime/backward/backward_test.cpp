@@ -1,6 +1,7 @@
 // The split backward compared bitwise with autograd: models, unusual outputs and inputs, hooks, memory,
 // threads.
 #include "runtime/support/split_check.h"
+#include "support/error_message.h"
 #include "support/models/functional_models.h"
 
 #include <penstock/base/error.h>
@@ -230,11 +231,15 @@ TEST(RuntimeSplitBackward, ReturnsDenseGradientsForExpandedOrPermutedOutputs) {
 
 TEST(RuntimeSplitBackward, RejectsMismatchedGradientsAndNonLeafInputs) {
   const Tensor x = input({3});
-  EXPECT_THROW(runtime::backward_full({x * 2}, {}, {x}), UsageError);
-  EXPECT_THROW(runtime::backward_full({x * 2}, {torch::ones({4})}, {x}), ShapeError);
-  EXPECT_THROW(runtime::backward_input({x * 2}, {torch::ones({1})}, {x}), ShapeError);
+  EXPECT_ERROR(runtime::backward_full({x * 2}, {}, {x}), UsageError,
+               "1 outputs needs as many gradients, not 0");
+  EXPECT_ERROR(runtime::backward_full({x * 2}, {torch::ones({4})}, {x}), ShapeError,
+               "got a gradient of shape [4]");
+  EXPECT_ERROR(runtime::backward_input({x * 2}, {torch::ones({1})}, {x}), ShapeError,
+               "got a gradient of shape [1]");
   const Tensor result = x * 2;
-  EXPECT_THROW(runtime::backward_input({result * 2}, {torch::ones({3})}, {result}), UsageError);
+  EXPECT_ERROR(runtime::backward_input({result * 2}, {torch::ones({3})}, {result}), UsageError,
+               "is not a leaf tensor");
 }
 
 TEST(RuntimeSplitBackward, WeightBackwardRunsOnce) {
@@ -243,7 +248,7 @@ TEST(RuntimeSplitBackward, WeightBackwardRunsOnce) {
   EXPECT_TRUE(half.weights.pending());
   half.weights.run();
   EXPECT_FALSE(half.weights.pending());
-  EXPECT_THROW(half.weights.run(), UsageError);
+  EXPECT_ERROR(half.weights.run(), UsageError, "the weight half of a backward pass ran twice");
   EXPECT_NO_THROW(runtime::WeightWork().run());
 }
 

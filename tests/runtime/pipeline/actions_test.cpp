@@ -1,6 +1,6 @@
 // Actions as users see them: replaced by their own functions, and as ranges in libtorch's profiler.
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
@@ -31,14 +31,14 @@ runtime::PipelineSchedule make_named(comm::World& world, const runtime::Pipeline
 }
 
 TEST(RuntimeReplacedActions, SeeMicrobatchesAndLossesOfStep) {
-  const runtime::StepInput batch = mlp().batch(kActionRows);
+  const TestBatch batch = mlp().batch(kActionRows);
   const auto inputs = batch.args[0].toTensor().chunk(kActionMicrobatches);
   const auto targets = batch.target.toTensor().chunk(kActionMicrobatches);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const bool last = world.rank().value == 1;
     int forwards = 0;
     runtime::PipelineOptions options = options_for(mlp(), 2);
-    options.custom[schedule::ActionKind::Forward] =
+    options.execution.custom[schedule::ActionKind::Forward] =
         [&](const schedule::Action& action, const DefaultAction& run_default, const runtime::StepView& view) {
           const auto m = action.microbatch().index();
           if (last) {
@@ -53,7 +53,7 @@ TEST(RuntimeReplacedActions, SeeMicrobatchesAndLossesOfStep) {
           if (last) CHECK_THAT(view.losses[m].defined());
           ++forwards;
         };
-    make_named(world, options).step(batch);
+    step_on(make_named(world, options), batch);
     CHECK_SAME(forwards, kActionMicrobatches);
   });
 }
@@ -64,9 +64,9 @@ std::string error_of(schedule::ActionKind kind, const runtime::ActionFunction& f
   std::string text;
   comm::run_thread_ranks(2, [&](comm::World& world) {
     runtime::PipelineOptions options = options_for(mlp(), 2);
-    if (world.rank().value == 1) options.custom[kind] = function;
+    if (world.rank().value == 1) options.execution.custom[kind] = function;
     try {
-      make_named(world, options, name).step(mlp().batch(kActionRows));
+      step_on(make_named(world, options, name), mlp().batch(kActionRows));
     } catch (const ScheduleError& e) {
       if (world.rank().value == 1) text = e.what();
     } catch (const PeerFailed&) {
@@ -123,7 +123,7 @@ TEST(RuntimeProfiler, RecordsRangeForEveryAction) {
   comm::run_thread_ranks(2, [&](comm::World& world) {
     const auto rank = world.rank().index();
     runtime::PipelineSchedule pipeline = make_named(world, options_for(mlp(), 2));
-    pipeline.step(mlp().batch(kActionRows));
+    step_on(pipeline, mlp().batch(kActionRows));
     threads[rank] = at::RecordFunction::currentThreadId();
     for (const schedule::Action& action : pipeline.program().of(world.rank()))
       if (!action.is_idle()) expected[rank].push_back("PP:" + to_string(action));

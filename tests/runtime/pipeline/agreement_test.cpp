@@ -1,10 +1,10 @@
 // The fields that ranks must agree on before the first step, and disconnected pairs of ranks.
 #include "runtime/setup/agreement.h"
 
-#include "comm/disconnected_pair.h"
 #include "runtime/setup/make_setup.h"
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
+#include "support/disconnected_pair.h"
 #include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
@@ -146,9 +146,10 @@ std::vector<std::string> words_about(const Wires& wires) {
         CHECK_THAT(std::chrono::steady_clock::now() - start < std::chrono::seconds(13));
         // The lost messages belong to the old world.
         world.rebuild();
-        runtime::PipelineSchedule(stages_for(wires.model, world.group(), schedule::ScheduleKind::OneFOneB, 1),
-                                  "1F1B", 4, options_for(wires.model, 3))
-            .step(wires.model.batch(8));
+        step_on(runtime::PipelineSchedule(
+                    stages_for(wires.model, world.group(), schedule::ScheduleKind::OneFOneB, 1), "1F1B", 4,
+                    options_for(wires.model, 3)),
+                wires.model.batch(8));
       },
       options);
   return texts;

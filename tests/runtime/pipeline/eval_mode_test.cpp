@@ -187,9 +187,7 @@ TEST(RuntimeEvalMode, IsUnchangedOnRequest) {
     runtime::PipelineSchedule pipeline(runtime::PipelineStage(layer, StageId(0), 1, at::kCPU, world.group()),
                                        "1F1B", kChunks);
     const auto buffers = buffer_copies(layer->buffers());
-    runtime::StepInput input{{layer_batch()}, {}, {}};
-    input.keep_mode = true;
-    pipeline.eval(input);
+    pipeline.eval({layer_batch()}, {}, {.keep_mode = true});
     CHECK_THAT(!all_equal(layer->buffers(), buffers));  // batch norm updated its statistics
   });
 }

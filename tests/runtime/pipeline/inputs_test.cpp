@@ -1,6 +1,7 @@
 // Inputs of a step: batches that are split or still to be split, keyword arguments by name, tensors whose
 // gradients the caller wants, and all kinds of losses.
 #include "runtime/support/rank_errors.h"
+#include "support/batch.h"
 #include "support/check.h"
 #include "support/error_message.h"
 
@@ -70,10 +71,10 @@ struct Given {
   at::Tensor x = numbers(10).requires_grad_(true), scale0 = numbers(10, 2).requires_grad_(true),
              scale1 = numbers(10, 3, 1).requires_grad_(true), shift = numbers(10, 4).requires_grad_(true);
 
-  runtime::StepInput input(int rank) const {
-    runtime::StepInput batch{{x}, {}, numbers(10, 5)};
-    if (rank == 0) batch.kwargs["scale"] = scale0;
-    if (rank == 1) batch.stage_kwargs[StageId(1)] = {{"scale", scale1}, {"shift", shift}};
+  TestBatch input(int rank) const {
+    TestBatch batch{{x}, numbers(10, 5)};
+    if (rank == 0) batch.options.kwargs["scale"] = scale0;
+    if (rank == 1) batch.options.stage_kwargs[StageId(1)] = {{"scale", scale1}, {"shift", shift}};
     return batch;
   }
 };
@@ -89,8 +90,8 @@ TEST(RuntimeInputGradients, AreSetForPositionalAndKeywordArguments) {
         options.input_grads = returned;
         runtime::PipelineSchedule pipeline(scaled_stage(world, module), name, kInputMicrobatches, options);
         const Given given;
-        const runtime::StepResult result = pipeline.step(given.input(rank));
-        pipeline.step(given.input(rank));  // accumulates
+        const runtime::StepResult result = step_on(pipeline, given.input(rank));
+        step_on(pipeline, given.input(rank));  // accumulates
         CHECK_CLOSE(module->weight.grad(), 2 * (rank == 0 ? dense.first : dense.second)->weight.grad(), 1e-5,
                     1e-6);
         if (rank == 0) {
@@ -126,7 +127,7 @@ TEST(RuntimeInputGradients, PropagateIntoCallersGraph) {
                                        mse_options());
     Given given;
     given.x = given.base.exp();  // its backward can run only once, because it saves its result
-    pipeline.step(given.input(rank));
+    step_on(pipeline, given.input(rank));
     if (rank == 0) CHECK_CLOSE(given.base.grad(), dense.base.grad(), 1e-5, 1e-6);
   });
 }
@@ -139,24 +140,24 @@ TEST(RuntimeInputGradients, AreAbsentInEval) {
     runtime::PipelineSchedule pipeline(scaled_stage(world, Scaled(rank)), "1F1B", kInputMicrobatches,
                                        options);
     const Given given;
-    const runtime::StepResult result = pipeline.eval(given.input(rank));
+    const runtime::StepResult result = eval_on(pipeline, given.input(rank));
     CHECK_THAT(result.input_grads.empty() && result.kwarg_grads.empty());
     CHECK_THAT(!given.x.grad().defined() && !given.scale0.grad().defined());
   });
 }
 
 // Microbatches of 4, 1, 3 and 2 rows, as split by the caller.
-runtime::Microbatches microbatches_of(const runtime::StepInput& unsplit) {
+runtime::Microbatches microbatches_of(const TestBatch& unsplit) {
   const std::vector<std::int64_t> rows{4, 1, 3, 2};
   const auto parts = [&](const c10::IValue& value) { return value.toTensor().split_with_sizes(rows); };
   runtime::Microbatches split;
   for (const at::Tensor& part : parts(unsplit.args[0])) split.args.push_back({part});
   for (const at::Tensor& part : parts(unsplit.target)) split.targets.emplace_back(part);
-  for (const auto& [name, value] : unsplit.kwargs) {
+  for (const auto& [name, value] : unsplit.options.kwargs) {
     split.kwargs.resize(rows.size());
     for (std::size_t m = 0; m < rows.size(); ++m) split.kwargs[m][name] = parts(value)[m];
   }
-  for (const auto& [stage, kwargs] : unsplit.stage_kwargs) {
+  for (const auto& [stage, kwargs] : unsplit.options.stage_kwargs) {
     split.stage_kwargs[stage].resize(rows.size());
     for (const auto& [name, value] : kwargs)
       for (std::size_t m = 0; m < rows.size(); ++m) split.stage_kwargs[stage][m][name] = parts(value)[m];
@@ -174,7 +175,7 @@ TEST(RuntimePreSplitMicrobatches, MatchGradientsOfFullBatch) {
     runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kInputMicrobatches, options);
     const Given given;
     const runtime::Microbatches split = microbatches_of(given.input(rank));
-    const runtime::StepResult result = pipeline.step(split);
+    const runtime::StepResult result = pipeline.step_microbatches(split);
     CHECK_CLOSE(module->weight.grad(), (rank == 0 ? dense.first : dense.second)->weight.grad(), 1e-5, 1e-6);
     if (rank == 1) {
       CHECK_CLOSE(result.loss, dense.loss.detach(), 1e-5, 1e-6);
@@ -196,20 +197,19 @@ TEST(RuntimePreSplitMicrobatches, AreBitwiseEqualToLibrarySplit) {
     const Scaled unsplit(rank), parts(rank);
     runtime::PipelineSchedule one(scaled_stage(world, unsplit), "GPipe", kInputMicrobatches, mse_options());
     runtime::PipelineSchedule other(scaled_stage(world, parts), "GPipe", kInputMicrobatches, mse_options());
-    runtime::StepInput input{{numbers(10)}, {}, numbers(10, 5)};
-    input.kwargs["scale"] = numbers(10, 2);
+    const TestBatch input{{numbers(10)}, numbers(10, 5), {.kwargs = {{"scale", numbers(10, 2)}}}};
     const value::Chunks chunks =
-        value::split_args_kwargs_into_chunks(input.args, input.kwargs, kInputMicrobatches);
+        value::split_args_kwargs_into_chunks(input.args, input.options.kwargs, kInputMicrobatches);
     runtime::Microbatches split{.args = chunks.args,
                                 .kwargs = chunks.kwargs,
                                 .targets = value::split_tree(input.target, kInputMicrobatches, "target")};
-    const runtime::StepResult expected = one.step(input), result = other.step(split);
+    const runtime::StepResult expected = step_on(one, input), result = other.step_microbatches(split);
     CHECK_TENSORS(parts->weight.grad(), unsplit->weight.grad());
     if (rank == 1) CHECK_TENSORS(result.outputs.toTensor(), expected.outputs.toTensor());
     if (rank == 1) CHECK_TENSORS(result.loss, expected.loss);
-    const runtime::StepResult evaluated = other.eval(split);
-    if (rank == 1) CHECK_TENSORS(evaluated.outputs.toTensor(), one.eval(input).outputs.toTensor());
-    if (rank == 0) one.eval(input);
+    const runtime::StepResult evaluated = other.eval_microbatches(split);
+    if (rank == 1) CHECK_TENSORS(evaluated.outputs.toTensor(), eval_on(one, input).outputs.toTensor());
+    if (rank == 0) eval_on(one, input);
   });
 }
 
@@ -230,7 +230,8 @@ TEST(RuntimePreSplitMicrobatches, WithoutRowsHaveNoWeight) {
     runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kInputMicrobatches,
                                        mse_options());
     runtime::PipelineSchedule one(scaled_stage(world, dense), "1F1B", 1, mse_options());
-    const runtime::StepResult result = pipeline.step(split), expected = one.step(full);
+    const runtime::StepResult result = pipeline.step_microbatches(split),
+                              expected = one.step_microbatches(full);
     CHECK_CLOSE(module->weight.grad(), dense->weight.grad(), 1e-5, 1e-6);
     if (rank == 0) return;
     CHECK_CLOSE(result.loss, expected.loss, 1e-5, 1e-6);
@@ -245,7 +246,7 @@ TEST(RuntimePreSplitMicrobatches, MustMatchScheduleMicrobatchCount) {
                                                              kInputMicrobatches, mse_options());
                           runtime::Microbatches split = microbatches_of(Given().input(world.rank().value));
                           if (world.rank().value == 0) split.args.pop_back();
-                          pipeline.step(split);
+                          pipeline.step_microbatches(split);
                         }),
               Each(AllOf(HasSubstr("arguments of 3 microbatches"), HasSubstr("schedule of 4"))));
 }
@@ -284,14 +285,14 @@ TEST(RuntimeLosses, LossIsRequiredOnlyWithBackward) {
     runtime::PipelineSchedule pipeline(scaled_stage(world, module), "1F1B", kInputMicrobatches);
     const Given given;
     try {
-      pipeline.step(given.input(rank));
+      step_on(pipeline, given.input(rank));
     } catch (const UsageError& e) {
       texts[static_cast<std::size_t>(rank)] = e.what();
     }
     // The error was raised before anything ran: the pipeline still works.
-    const runtime::StepResult evaluated = pipeline.eval(given.input(rank));
-    const runtime::StepResult forward =
-        runtime::ScheduleForwardOnly(scaled_stage(world, module), kInputMicrobatches).step(given.input(rank));
+    const runtime::StepResult evaluated = eval_on(pipeline, given.input(rank));
+    const runtime::StepResult forward = step_on(
+        runtime::ScheduleForwardOnly(scaled_stage(world, module), kInputMicrobatches), given.input(rank));
     if (rank == 1) CHECK_TENSORS(evaluated.outputs.toTensor(), forward.outputs.toTensor());
     CHECK_THAT(evaluated.losses.empty() && !forward.loss.defined());
   });
@@ -329,10 +330,23 @@ TEST(RuntimeLosses, AcceptAnyFunctionOfOutputAndTarget) {
                 return torch::mse_loss(y.toTensor(), t.toTensor());
               }),
               mse, 1e-6);
+  EXPECT_NEAR(loss_with([](const auto& y, const auto& t) -> at::Tensor {
+                return torch::mse_loss(y.toTensor(), t.toTensor());
+              }),
+              mse, 1e-6);
   EXPECT_FALSE(static_cast<bool>(runtime::LossFunction(nullptr)));
+  EXPECT_FALSE(
+      static_cast<bool>(runtime::LossFunction(static_cast<at::Tensor (*)(at::Tensor, at::Tensor)>(nullptr))));
   const std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> none;
   EXPECT_FALSE(static_cast<bool>(runtime::LossFunction(none)));
   EXPECT_TRUE(static_cast<bool>(runtime::LossFunction(torch::l1_loss)));
+}
+
+TEST(RuntimeLosses, RejectOtherFunctions) {
+  using runtime::detail::AnyLoss;
+  static_assert(AnyLoss<decltype(&torch::mse_loss)> && AnyLoss<torch::nn::MSELoss>);
+  static_assert(!AnyLoss<at::Tensor (*)(const at::Tensor&)>);
+  static_assert(!AnyLoss<int (*)(const at::Tensor&, const at::Tensor&)>);
 }
 
 TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
@@ -344,6 +358,8 @@ TEST(RuntimeStepArguments, AcceptEmptyBracesOnRanksWithoutInputs) {
     if (rank == 0) pipeline.step({numbers(4)});
     if (rank == 1) pipeline.step({});
     if (rank == 2) pipeline.step({}, numbers(4));
+    // Braces without names are empty options, too.
+    rank == 0 ? pipeline.step({numbers(4)}, {}, {}) : pipeline.step({}, numbers(4), {});
     rank == 0 ? pipeline.eval({numbers(4)}) : pipeline.eval({});
     rank == 0 ? pipeline.eval({numbers(4)}) : pipeline.eval({});
   });
@@ -356,12 +372,12 @@ TEST(RuntimeOutputs, AreReturnedAsConfigured) {
       runtime::PipelineOptions options = mse_options();
       options.return_outputs = by_default;
       runtime::PipelineSchedule pipeline(stage, "1F1B", 2, options);
-      runtime::StepInput input{{numbers(4)}, {}, numbers(4)};
-      CHECK_SAME(pipeline.step(input).outputs.isTensor(), by_default);
+      TestBatch input{{numbers(4)}, numbers(4)};
+      CHECK_SAME(step_on(pipeline, input).outputs.isTensor(), by_default);
       for (const bool wanted : {true, false}) {
-        input.return_outputs = wanted;
-        CHECK_SAME(pipeline.step(input).outputs.isTensor(), wanted);
-        CHECK_SAME(pipeline.eval(input).outputs.isTensor(), wanted);
+        input.options.return_outputs = wanted;
+        CHECK_SAME(step_on(pipeline, input).outputs.isTensor(), wanted);
+        CHECK_SAME(eval_on(pipeline, input).outputs.isTensor(), wanted);
       }
     }
   });

@@ -1,7 +1,7 @@
 // Memory of a step: no more received values than microbatches in flight, and reused buffers.
-#include "runtime/support/dense_comparison.h"
 #include "runtime/transfer/buffer_pool.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -60,7 +60,7 @@ int most_inputs_alive(schedule::ScheduleKind kind, int microbatches, int& promis
     }
     const runtime::PipelineStage stage(module, StageId(world.rank().value), 2, at::kCPU, world.group());
     runtime::PipelineSchedule pipeline({stage}, kind, microbatches, options_for(model, 2));
-    for (int step = 0; step < 2; ++step) pipeline.step(model.batch(microbatches));
+    for (int step = 0; step < 2; ++step) step_on(pipeline, model.batch(microbatches));
     if (world.rank().value == 1) promised = pipeline.program().peak_in_flight(StageId(1));
   });
   return most;
@@ -121,8 +121,8 @@ void expect_sent_outputs_freed(schedule::ScheduleKind kind, int ranks, bool all)
       run_default();
     };
     if (rank + 1 < ranks) {
-      options.custom[schedule::ActionKind::Backward] = check;
-      options.custom[schedule::ActionKind::BackwardInput] = check;
+      options.execution.custom[schedule::ActionKind::Backward] = check;
+      options.execution.custom[schedule::ActionKind::BackwardInput] = check;
     }
     runtime::PipelineSchedule pipeline(
         runtime::PipelineStage(module, StageId(rank), ranks, at::kCPU, world.group()), kind, microbatches,

@@ -1,7 +1,7 @@
 // Batches and losses of a step: batches that cannot be split, user-defined types, nested values, and weights
 // computed from targets.
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
@@ -35,14 +35,14 @@ runtime::LossFunction squares() {
 }
 
 // The errors of two ranks for a batch that cannot be split; it is a ShapeError on the rank where it occurs.
-std::vector<std::string> split_errors(const runtime::StepInput& batch) {
+std::vector<std::string> split_errors(const TestBatch& batch) {
   std::vector<std::string> texts(2);
   comm::run_thread_ranks(2, [&](comm::World& world) {
     std::string& text = texts[world.rank().index()];
     try {
-      runtime::Schedule1F1B(stages_for(mlp(), world.group(), schedule::ScheduleKind::OneFOneB, 1), kParts,
-                            options_for(mlp(), 2))
-          .step(batch);
+      step_on(runtime::Schedule1F1B(stages_for(mlp(), world.group(), schedule::ScheduleKind::OneFOneB, 1),
+                                    kParts, options_for(mlp(), 2)),
+              batch);
     } catch (const ShapeError& e) {
       text = e.what();
     } catch (const PeerFailed& e) {
@@ -56,7 +56,7 @@ TEST(RuntimeBatches, UnsplittableBatchErrorNamesTensorDimSizesAndCount) {
   // Fewer rows than microbatches: each rank reports its own input, or the error of the other rank.
   EXPECT_THAT(split_errors(mlp().batch(3)),
               Each(AllOf(HasSubstr("4 microbatches"), HasSubstr("has only 3 rows in dim 0 (shape [3, 6])"))));
-  runtime::StepInput two = mlp().batch(8);
+  TestBatch two = mlp().batch(8);
   two.args.emplace_back(at::ones({2, 10}));
   EXPECT_THAT(split_errors(two), Each(AllOf(HasSubstr("args[1] has only 2 rows in dim 0 (shape [2, 10])"),
                                             HasSubstr("4 microbatches"))));
@@ -100,12 +100,12 @@ TEST(RuntimeBatches, SplitRegisteredUserTypes) {
                                              const value::Kwargs& kwargs) -> runtime::StageResult {
       return args[0].toTensor() * rows_in(kwargs.at("mask"));
     };
-    runtime::StepInput batch{{x}, {}, {}};
-    batch.stage_kwargs[StageId(0)]["mask"] = row_mask(mask);
-    batch.stage_kwargs[StageId(1)]["mask"] = row_mask(mask + 1);
+    TestBatch batch{{x}};
+    batch.options.stage_kwargs[StageId(0)]["mask"] = row_mask(mask);
+    batch.options.stage_kwargs[StageId(1)]["mask"] = row_mask(mask + 1);
     for (int step = 0; step < 2; ++step) {
       const runtime::StepResult result =
-          runtime::ScheduleForwardOnly(own_stage(world, nullptr, masked), kParts).step(batch);
+          step_on(runtime::ScheduleForwardOnly(own_stage(world, nullptr, masked), kParts), batch);
       if (world.rank().value == 1) CHECK_TENSORS(result.outputs.toTensor(), x * mask * (mask + 1));
     }
   });
@@ -245,9 +245,8 @@ TEST(RuntimeLosses, MicrobatchesWithoutValidLabelsContributeNothing) {
         runtime::PipelineSchedule parts = make();
         at::Tensor sum = at::zeros({});
         for (const std::int64_t begin : {0, 4, 8}) {
-          runtime::StepInput part{{x.narrow(0, begin, 4)}, {}, target.narrow(0, begin, 4)};
-          part.loss_denominator = 4.0 / 3;
-          const runtime::StepResult one = parts.step(part);
+          const runtime::StepResult one =
+              parts.step({x.narrow(0, begin, 4)}, target.narrow(0, begin, 4), {.loss_denominator = 4.0 / 3});
           if (rank == 1) sum = sum + one.loss / 3;
           if (rank == 1 && begin == 8) CHECK_SAME(one.loss.item<double>(), 0.0);
         }

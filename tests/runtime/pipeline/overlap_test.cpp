@@ -1,7 +1,7 @@
 // OVERLAP_F_B on two threads: both parts run concurrently, with bitwise the same results as sequentially.
-#include "runtime/stage/worker_thread.h"
-#include "runtime/support/dense_comparison.h"
+#include "runtime/step/worker_thread.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -37,8 +37,8 @@ int overlaps_of(const runtime::PipelineSchedule& pipeline, Rank rank) {
 
 runtime::PipelineSchedule overlapping(const PipelineModel& model, comm::World& world,
                                       runtime::PipelineOptions options, bool at_once) {
-  if (at_once && !options.custom.contains(schedule::ActionKind::Overlap))
-    options.custom[schedule::ActionKind::Overlap] = runtime::overlap_on_threads();
+  if (at_once && !options.execution.custom.contains(schedule::ActionKind::Overlap))
+    options.execution.custom[schedule::ActionKind::Overlap] = runtime::overlap_on_threads();
   options.seed = 11;
   return {stages_for(model, world.group(), kOverlapKind, 2), kOverlapKind, kOverlapMicrobatches, options};
 }
@@ -54,7 +54,7 @@ TEST(RuntimeOverlap, IsBitwiseEqualConcurrentlyAndSequentially) {
         CHECK_THAT(overlaps_of(pipeline, world.rank()) > 0);
         std::vector<at::Tensor> results;
         for (int step = 0; step < 2; ++step) {
-          for (const at::Tensor& loss : pipeline.step(model.batch(kOverlapRows)).losses)
+          for (const at::Tensor& loss : step_on(pipeline, model.batch(kOverlapRows)).losses)
             results.push_back(loss);
         }
         for (const runtime::PipelineStage& stage : pipeline.stages()) {
@@ -125,17 +125,17 @@ TEST(RuntimeOverlap, RunsForwardAndBackwardConcurrently) {
     };
     int overlaps = 0;
     runtime::PipelineOptions options = options_for(model, kOverlapRanks * 2);
-    options.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
-                                                        const schedule::Action& action,
-                                                        const std::function<void()>& run_default,
-                                                        const runtime::StepView& view) {
+    options.execution.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
+                                                                  const schedule::Action& action,
+                                                                  const std::function<void()>& run_default,
+                                                                  const runtime::StepView& view) {
       rendezvous->open();
       at_once(action, run_default, view);
       rendezvous->close();
       ++overlaps;
     };
     runtime::PipelineSchedule pipeline = overlapping(meets, world, options, true);
-    pipeline.step(model.batch(kOverlapRows));
+    step_on(pipeline, model.batch(kOverlapRows));
     CHECK_SAME(overlaps, overlaps_of(pipeline, world.rank()));
     CHECK_THAT(overlaps > 0);
   });
@@ -161,22 +161,22 @@ TEST(RuntimeOverlap, ForwardErrorReachesEveryRankAndStepsContinue) {
     };
     runtime::PipelineOptions options = options_for(model, kOverlapRanks * 2);
     if (world.rank().value == 1) {
-      options.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
-                                                          const schedule::Action& action,
-                                                          const std::function<void()>& run_default,
-                                                          const runtime::StepView& view) {
+      options.execution.custom[schedule::ActionKind::Overlap] = [&, at_once = runtime::overlap_on_threads()](
+                                                                    const schedule::Action& action,
+                                                                    const std::function<void()>& run_default,
+                                                                    const runtime::StepView& view) {
         *inside = true;
         at_once(action, run_default, view);
       };
     }
     try {
       runtime::PipelineSchedule pipeline = overlapping(model, world, options, true);
-      for (int step = 0; step < 2; ++step) pipeline.step(model.batch(kOverlapRows));
+      for (int step = 0; step < 2; ++step) step_on(pipeline, model.batch(kOverlapRows));
     } catch (const Error& e) {
       texts[world.rank().index()] = e.what();
     }
     world.rebuild();
-    overlapping(good, world, options_for(good, kOverlapRanks * 2), true).step(good.batch(kOverlapRows));
+    step_on(overlapping(good, world, options_for(good, kOverlapRanks * 2), true), good.batch(kOverlapRows));
   });
   for (const std::string& text : texts)
     EXPECT_THAT(text, AllOf(HasSubstr("injected failure"), HasSubstr("OVERLAP_F_B"), HasSubstr("rank 1")));

@@ -1,7 +1,7 @@
 // Features of a step in addition to plain training: accumulation, reductions, gradients of inputs, clipping,
 // evaluation, data parallelism, replaced actions, custom programs, timelines.
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -58,13 +58,13 @@ runtime::LossFunction sum_loss() {
 
 TEST(RuntimeGradients, AccumulateOverSteps) {
   WholeBatch dense;
-  const runtime::StepInput batch = plain().batch(kRows);
+  const TestBatch batch = plain().batch(kRows);
   const at::Tensor loss = (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square().mean();
   (3 * loss).backward();
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
     for (int step = 0; step < 3; ++step) {
-      const runtime::StepResult result = pipeline.step(batch);
+      const runtime::StepResult result = step_on(pipeline, batch);
       if (world.rank().value == 1) CHECK_CLOSE(result.loss, loss.detach(), 1e-5, 1e-6);
     }
     CHECK_CLOSE(gradient_of(pipeline), dense.gradient(world.rank().value), 1e-5, 1e-6);
@@ -77,7 +77,7 @@ TEST(RuntimeGradients, OfTiedParametersAccumulateOverSteps) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline(stages_for(model, world.group(), kKind, 1), kKind, kMicrobatches,
                                        options_for(model, kRanks));
-    for (int step = 0; step < 3; ++step) pipeline.step(model.batch(kRows));
+    for (int step = 0; step < 3; ++step) step_on(pipeline, model.batch(kRows));
     const auto grads = snapshot_grads(pipeline.stages().front().module());
     const auto& expected = dense.gradients[world.rank().index()];
     for (std::size_t i = 0; i < grads.size(); ++i)
@@ -102,7 +102,7 @@ TEST(RuntimeTiedParameters, StartFromValuesOfFirstStage) {
 }
 
 TEST(RuntimeLosses, FollowConfiguredReduction) {
-  const runtime::StepInput batch = plain().batch(kRows);
+  const TestBatch batch = plain().batch(kRows);
   struct Variant {
     runtime::LossReduction reduction;
     bool scale;
@@ -125,7 +125,7 @@ TEST(RuntimeLosses, FollowConfiguredReduction) {
     options.scale_grads = variant.scale;
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
       runtime::PipelineSchedule pipeline = make(world, options);
-      pipeline.step(batch);
+      step_on(pipeline, batch);
       CHECK_CLOSE(gradient_of(pipeline), dense.gradient(world.rank().value), 1e-5, 1e-6);
     });
   }
@@ -136,7 +136,7 @@ TEST(RuntimeLosses, AreBroadcastOnRequest) {
     runtime::PipelineOptions options = options_for(plain(), kRanks);
     options.loss_on_all_ranks = true;
     runtime::PipelineSchedule pipeline = make(world, options);
-    const runtime::StepResult result = pipeline.step(plain().batch(kRows));
+    const runtime::StepResult result = step_on(pipeline, plain().batch(kRows));
     CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
     const auto all = world.group().all_gather(result.loss.reshape({1}));
     CHECK_TENSORS(all[0], all[1]);
@@ -149,15 +149,15 @@ TEST(RuntimeLosses, PassExtraArgumentsToLossFunction) {
     options.loss = [](const c10::IValue& output, const c10::IValue& target, const value::Kwargs& more) {
       return (output.toTensor() - target.toTensor()).square().mul(more.at("weight").toTensor()).mean();
     };
-    runtime::StepInput batch = plain().batch(kRows);
-    batch.loss_kwargs["weight"] = at::zeros({kRows, 1});
-    const runtime::StepResult result = make(world, options).step(batch);
+    TestBatch batch = plain().batch(kRows);
+    batch.options.loss_kwargs["weight"] = at::zeros({kRows, 1});
+    const runtime::StepResult result = step_on(make(world, options), batch);
     if (world.rank().value == 1) CHECK_SAME(result.loss.item<double>(), 0.0);
   });
 }
 
 TEST(RuntimeInputGradients, ReturnThroughStageBoundary) {
-  const runtime::StepInput batch = plain().batch(kRows);
+  const TestBatch batch = plain().batch(kRows);
   WholeBatch dense;
   const at::Tensor x = batch.args[0].toTensor().clone().requires_grad_(true);
   (dense.forward(x) - batch.target.toTensor()).square().mean().backward();
@@ -194,7 +194,7 @@ TEST(RuntimeClipping, UsesNormOverAllStages) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
       runtime::PipelineSchedule pipeline(stages_for(model, world.group(), kKind, 1), kKind, kMicrobatches,
                                          options_for(model, kRanks));
-      pipeline.step(model.batch(kRows));
+      step_on(pipeline, model.batch(kRows));
       CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.01, order) - norm) < 1e-4 * norm);
       if (world.rank().value == 0) CHECK_CLOSE(gradient_of(pipeline), all[0].grad(), 1e-5, 1e-6);
     });
@@ -224,7 +224,7 @@ TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
     comm::run_thread_ranks(ranks, [&](comm::World& world) {
       runtime::PipelineSchedule pipeline(stages_for(model, world.group(), kind, each), kind, kMicrobatches,
                                          options_for(model, stages));
-      pipeline.step(model.batch(kRows));
+      step_on(pipeline, model.batch(kRows));
       CHECK_THAT(std::abs(pipeline.clip_grad_norm(0.01) - norm) < 1e-5 * norm);
       for (const runtime::PipelineStage& stage : pipeline.stages()) {
         for (const value::NamedTensor& item : stage.module().parameters())
@@ -236,7 +236,7 @@ TEST(RuntimeClipping, CountsTiedWeightOnceIfOneRankHoldsBothStages) {
 }
 
 TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
-  const runtime::StepInput batch = plain().batch(kRows);
+  const TestBatch batch = plain().batch(kRows);
   WholeBatch dense;
   const at::Tensor expected = dense.forward(batch.args[0].toTensor());
   for (const schedule::ScheduleKind kind :
@@ -244,14 +244,14 @@ TEST(RuntimeEvaluation, ReturnsOutputsWithoutGradients) {
     comm::run_thread_ranks(kRanks, [&](comm::World& world) {
       runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks), kind);
       for (int round = 0; round < 2; ++round) {
-        const runtime::StepResult result = pipeline.eval(batch);
+        const runtime::StepResult result = eval_on(pipeline, batch);
         if (world.rank().value == 1) CHECK_CLOSE(result.outputs.toTensor(), expected.detach(), 1e-5, 1e-6);
         if (world.rank().value == 1) CHECK_SAME(result.losses.size(), std::size_t{kMicrobatches});
         CHECK_THAT(!gradient_of(pipeline).defined());
         pipeline.eval(batch.args);  // without a target there are no losses
       }
       CHECK_SAME(pipeline.steps(), 0U);
-      pipeline.step(batch);
+      step_on(pipeline, batch);
     });
   }
 }
@@ -276,7 +276,7 @@ TEST(RuntimeDataParallelHooks, AreCalledInOrder) {
       runtime::PipelineOptions options = options_for(plain(), kRanks);
       options.data_parallel = recorder;
       runtime::PipelineSchedule pipeline = make(world, options, kind);
-      pipeline.step(plain().batch(kRows));
+      step_on(pipeline, plain().batch(kRows));
       const std::string s = std::to_string(world.rank().value);
       std::vector<std::string> without_sharding;
       for (const std::string& call : recorder->calls) {
@@ -294,13 +294,13 @@ TEST(RuntimeActions, CanBeReplaced) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     int forwards = 0;
     runtime::PipelineOptions options = options_for(plain(), kRanks);
-    options.custom[schedule::ActionKind::Forward] = [&](const schedule::Action& action,
-                                                        const std::function<void()>& run_default) {
+    options.execution.custom[schedule::ActionKind::Forward] = [&](const schedule::Action& action,
+                                                                  const std::function<void()>& run_default) {
       CHECK_SAME(action.microbatch().value, forwards);
       ++forwards;
       run_default();
     };
-    make(world, options).step(plain().batch(kRows));
+    step_on(make(world, options), plain().batch(kRows));
     CHECK_SAME(forwards, kMicrobatches);
   });
 }
@@ -321,17 +321,17 @@ TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
     return schedule;
   };
   WholeBatch dense;
-  const runtime::StepInput batch = plain().batch(kRows);
+  const TestBatch batch = plain().batch(kRows);
   (dense.forward(batch.args[0].toTensor()) - batch.target.toTensor()).square().mean().backward();
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline(stages_for(plain(), world.group(), kKind, 1), own(),
                                        options_for(plain(), kRanks));
-    const runtime::StepResult result = pipeline.step(batch);
+    const runtime::StepResult result = step_on(pipeline, batch);
     CHECK_CLOSE(gradient_of(pipeline), dense.gradient(world.rank().value), 1e-5, 1e-6);
     CHECK_SAME(result.timeline.name, "reversed");
     runtime::PipelineSchedule again(stages_for(plain(), world.group(), kKind, 1), pipeline.program(),
                                     options_for(plain(), kRanks));
-    again.step(batch);
+    step_on(again, batch);
     CHECK_TENSORS(gradient_of(again), gradient_of(pipeline));
   });
 }
@@ -339,7 +339,7 @@ TEST(RuntimeCustomPrograms, RunLikeBuiltInSchedules) {
 TEST(RuntimeTimelines, ContainEveryActionOfRankInOrder) {
   comm::run_thread_ranks(kRanks, [&](comm::World& world) {
     runtime::PipelineSchedule pipeline = make(world, options_for(plain(), kRanks));
-    const schedule::Timeline timeline = pipeline.step(plain().batch(kRows)).timeline;
+    const schedule::Timeline timeline = step_on(pipeline, plain().batch(kRows)).timeline;
     const auto& mine = timeline.ranks[world.rank().index()];
     const schedule::ActionList& program = pipeline.program().of(world.rank());
     CHECK_SAME(mine.size(), program.size());
@@ -367,7 +367,7 @@ TEST(RuntimeUserWeightBackward, RunsInWeightBackward) {
       const runtime::PipelineStage stage(modules[static_cast<std::size_t>(rank)], StageId(rank), kRanks,
                                          at::kCPU, world.group(), stage_options);
       runtime::PipelineSchedule pipeline({stage}, kind, kMicrobatches, options_for(plain(), kRanks));
-      pipeline.step(plain().batch(kRows));
+      step_on(pipeline, plain().batch(kRows));
       CHECK_SAME(built, kMicrobatches);
       CHECK_SAME(run, kMicrobatches);
     });
@@ -391,7 +391,7 @@ TEST(RuntimeRecomputation, KeepsGradientsUnchanged) {
         runtime::PipelineOptions options = options_for(model, kRanks);
         options.seed = 5;
         runtime::PipelineSchedule pipeline({stage}, kind, kMicrobatches, options);
-        pipeline.step(model.batch(kRows));
+        step_on(pipeline, model.batch(kRows));
         const auto grads = snapshot_grads(stage.module());
         for (std::size_t i = 0; i < grads.size(); ++i) {
           CHECK_SAME(grads[i].tensor.defined(), dense.gradients[rank][i].tensor.defined());
@@ -410,7 +410,7 @@ TEST(RuntimeParameterHooks, FireOncePerMicrobatch) {
       int fired = 0;
       stages.front().module().parameters()[0].tensor.register_hook([&](const at::Tensor&) { ++fired; });
       runtime::PipelineSchedule pipeline(stages, kind, kMicrobatches, options_for(plain(), kRanks));
-      pipeline.step(plain().batch(kRows));
+      step_on(pipeline, plain().batch(kRows));
       CHECK_SAME(fired, kMicrobatches);
     });
   }

@@ -1,7 +1,7 @@
 // Guarantees of every schedule in addition to correct gradients: determinism, however it was created (by
 // name, by class, from a file), values passed without copies within a rank, and no references to sent values.
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -34,7 +34,7 @@ runtime::PipelineOptions seeded(const PipelineModel& model, int stages) {
 
 // The losses and gradients of a step on this rank.
 std::vector<at::Tensor> results_of(runtime::PipelineSchedule& pipeline, const PipelineModel& model) {
-  std::vector<at::Tensor> results = pipeline.step(model.batch(kScheduleRows)).losses;
+  std::vector<at::Tensor> results = step_on(pipeline, model.batch(kScheduleRows)).losses;
   for (const runtime::PipelineStage& stage : pipeline.stages()) {
     for (const value::NamedTensor& item : snapshot_grads(stage.module())) results.push_back(item.tensor);
   }
@@ -101,7 +101,7 @@ TEST(RuntimeNamedSchedules, ForwardOnlyMatchesDenseForward) {
     runtime::ScheduleForwardOnly pipeline(
         stages_for(model, world.group(), schedule::ScheduleKind::ForwardOnly, 1), kScheduleMicrobatches,
         options_for(model, kScheduleRanks));
-    const runtime::StepResult result = pipeline.step(model.batch(kScheduleRows));
+    const runtime::StepResult result = step_on(pipeline, model.batch(kScheduleRows));
     if (world.rank().value == kScheduleRanks - 1)
       CHECK_TENSORS(result.outputs.toTensor(), dense.outputs[0].toTensor());
     for (const value::NamedTensor& item : snapshot_grads(pipeline.stages().front().module()))
@@ -154,7 +154,7 @@ TEST(RuntimeStagesOfOneRank, PassValuesWithoutCopy) {
         {runtime::PipelineStage(first, StageId(0), 2, at::kCPU, world.group()),
          runtime::PipelineStage(second, StageId(1), 2, at::kCPU, world.group())},
         "Interleaved1F1B", kScheduleMicrobatches, options_for(model, 2));
-    pipeline.step(model.batch(kScheduleRows));
+    step_on(pipeline, model.batch(kScheduleRows));
   });
   EXPECT_EQ(given.size(), static_cast<std::size_t>(kScheduleMicrobatches));
   EXPECT_EQ(taken, given);

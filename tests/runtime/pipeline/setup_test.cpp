@@ -1,7 +1,7 @@
 // Pipeline errors at setup and at the start of a step, on every rank and with helpful messages.
-#include "runtime/support/dense_comparison.h"
 #include "runtime/support/rank_errors.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -168,23 +168,23 @@ TEST(RuntimeStep, RejectsMissingInputs) {
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline = make_mlp(world);
                           const at::NoGradGuard no_grad;
-                          pipeline.step(mlp().batch(8));
+                          step_on(pipeline, mlp().batch(8));
                         }),
               Each(HasSubstr("gradient mode is disabled")));
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
-                          runtime::StepInput batch = mlp().batch(8);
+                          TestBatch batch = mlp().batch(8);
                           batch.target = {};
-                          make_mlp(world).step(batch);
+                          step_on(make_mlp(world), batch);
                         }),
               Each(HasSubstr("target")));
   EXPECT_THAT(errors_of(2, [](comm::World& world) { make_mlp(world).step({}, mlp().batch(8).target); }),
               Each(HasSubstr("no arguments")));
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
-                          runtime::StepInput batch = mlp().batch(8);
-                          batch.kwargs["msk"] = at::ones({8});
-                          make_mlp(world).step(batch);
+                          TestBatch batch = mlp().batch(8);
+                          batch.options.kwargs["msk"] = at::ones({8});
+                          step_on(make_mlp(world), batch);
                         }),
               Each(HasSubstr("'msk'")));
 }
@@ -193,8 +193,8 @@ TEST(RuntimeStep, RejectsCallsThatDifferAcrossRanks) {
   EXPECT_THAT(errors_of(2,
                         [](comm::World& world) {
                           runtime::PipelineSchedule pipeline = make_mlp(world);
-                          world.rank().value == 0 ? pipeline.step(mlp().batch(8))
-                                                  : pipeline.eval(mlp().batch(8));
+                          world.rank().value == 0 ? step_on(pipeline, mlp().batch(8))
+                                                  : eval_on(pipeline, mlp().batch(8));
                         }),
               Each(AllOf(HasSubstr("rank 0 runs step 0"), HasSubstr("rank 1 runs evaluation 0"))));
 }
@@ -204,14 +204,14 @@ TEST(RuntimeShapes, MayChangeBetweenSteps) {
   comm::run_thread_ranks(2, [](comm::World& world) {
     runtime::PipelineSchedule pipeline = make_mlp(world);
     for (const int rows : {8, 12, 7, 8}) {
-      const runtime::StepResult result = pipeline.step(mlp().batch(rows));
+      const runtime::StepResult result = step_on(pipeline, mlp().batch(rows));
       if (world.rank().value == 1) CHECK_SAME(result.outputs.toTensor().size(0), rows);
     }
   });
 }
 
 // The errors of all ranks when the inputs of a static pipeline change after the first step.
-std::vector<std::string> static_errors(const runtime::StepInput& first, const runtime::StepInput& second) {
+std::vector<std::string> static_errors(const TestBatch& first, const TestBatch& second) {
   return errors_of(2, [&](comm::World& world) {
     const runtime::StageFunction add = [](const value::Args& args,
                                           const value::Kwargs&) -> runtime::StageResult {
@@ -225,28 +225,28 @@ std::vector<std::string> static_errors(const runtime::StepInput& first, const ru
     runtime::PipelineOptions options;
     options.shapes = runtime::ShapeMode::Static;
     runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 4, options);
-    pipeline.step(first);
-    pipeline.step(first);
-    pipeline.eval(first);  // the same shapes, without gradients
-    pipeline.step(second);
+    step_on(pipeline, first);
+    step_on(pipeline, first);
+    eval_on(pipeline, first);  // the same shapes, without gradients
+    step_on(pipeline, second);
   });
 }
 
 TEST(RuntimeShapes, StaticShapeChangeReportsEveryDifferenceOnEveryRank) {
-  const runtime::StepInput first{{at::ones({8, 6}), at::ones({8, 2}), 3}, {}, {}};
-  runtime::StepInput second{{at::ones({10, 6}), at::ones({10, 2}), 3}, {}, {}};
+  const TestBatch first{{at::ones({8, 6}), at::ones({8, 2}), 3}};
+  TestBatch second{{at::ones({10, 6}), at::ones({10, 2}), 3}};
   EXPECT_THAT(static_errors(first, second),
               Each(AllOf(HasSubstr("static"), HasSubstr("rank 0"),
                          HasSubstr("args[0] has shape [3, 6], expected [2, 6] (microbatches 0, 1)"),
                          HasSubstr("args[1] has shape [3, 2], expected [2, 2] (microbatches 0, 1)"),
                          HasSubstr("ShapeMode::Inferred"), Not(HasSubstr("cast")))));
-  second = {{at::ones({8, 6}, at::kDouble), at::ones({8, 3}, at::kLong), 4}, {}, {}};
+  second.args = {at::ones({8, 6}, at::kDouble), at::ones({8, 3}, at::kLong), 4};
   EXPECT_THAT(
       static_errors(first, second),
       Each(AllOf(HasSubstr("args[0] has dtype float64, expected float32 (microbatches 0, 1, 2, 3)"),
                  HasSubstr("args[1] has shape [2, 3], expected [2, 2] and has dtype int64, expected float32"),
                  HasSubstr("args[2] is 4, expected 3"), HasSubstr("cast the inputs"))));
-  second = {{at::ones({8, 6}).requires_grad_(true), at::ones({8, 2})}, {}, {}};
+  second.args = {at::ones({8, 6}).requires_grad_(true), at::ones({8, 2})};
   EXPECT_THAT(static_errors(first, second),
               Each(AllOf(HasSubstr("args[0] requires a gradient, expected none"),
                          HasSubstr("args[2] is missing"), HasSubstr("detach"))));
@@ -296,7 +296,7 @@ TEST(RuntimeShapes, UserProvidedShapesAreChecked) {
                                                                StageId(rank), 2, at::kCPU, world.group(),
                                                                stage_options);
                             try {
-                              runtime::Schedule1F1B(stage, 4, options_for(mlp(), 2)).step(mlp().batch(8));
+                              step_on(runtime::Schedule1F1B(stage, 4, options_for(mlp(), 2)), mlp().batch(8));
                             } catch (const ShapeError& e) {
                               CHECK_SAME(rank, 1);
                               CHECK_SAME(e.context().stage->value, 1);

@@ -1,14 +1,20 @@
 // Stages and their devices: modules built on the meta device, and device types that must not be mixed.
-#include "runtime/support/dense_comparison.h"
 #include "support/check.h"
+#include "support/dense_comparison.h"
+#include "support/error_message.h"
 #include "support/models/stage_models.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/schedules.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <set>
+#include <string>
+#include <vector>
 
 namespace penstock::test {
 namespace {
@@ -102,6 +108,35 @@ TEST(RuntimeStageModules, AreMovedToStageDevice) {
     CHECK_SAME(module->devices.size(), 1U);
     CHECK_THAT(module->devices.front() == at::Device(at::kMeta));
     CHECK_THAT(stage.device() == at::Device(at::kMeta));
+  });
+}
+
+TEST(RuntimeStageModules, MissingFunctionIsReportedWithHint) {
+  const std::string any = error_message<UsageError>([] { runtime::make_stage_module(nullptr, nullptr); });
+  EXPECT_THAT(any, AllOf(HasSubstr("given no forward function"), HasSubstr("only a module")));
+  const std::string named = error_message<UsageError>([] {
+    runtime::make_stage_module(nullptr, nullptr, std::set<std::string>{"mask", "scale"});
+  });
+  EXPECT_THAT(named, AllOf(HasSubstr("keyword arguments (mask, scale)"), HasSubstr("that takes them")));
+}
+
+TEST(RuntimeStageLists, AreMadeFromOneStageBracesOrVector) {
+  comm::run_thread_ranks(1, [](comm::World& world) {
+    const auto make = [&](int index, int stages) {
+      return runtime::PipelineStage(std::make_shared<Affine>(at::kCPU), StageId(index), stages, at::kCPU,
+                                    world.group());
+    };
+    const runtime::PipelineStage only = make(0, 1), first = make(0, 2), second = make(1, 2);
+    const std::vector<runtime::PipelineStage> both{first, second};
+    const auto count = [](const runtime::PipelineSchedule& pipeline) { return pipeline.stages().size(); };
+    constexpr auto kind = schedule::ScheduleKind::LoopedBFS;
+    CHECK_SAME(count({only, kind, 2}), std::size_t{1});
+    CHECK_SAME(count({{only}, "LoopedBFS", 2}), std::size_t{1});
+    CHECK_SAME(count(runtime::ScheduleLoopedBFS(only, 2)), std::size_t{1});
+    CHECK_SAME(count({both, "LoopedBFS", 2}), std::size_t{2});
+    CHECK_SAME(count({{first, second}, kind, 2}), std::size_t{2});
+    CHECK_SAME(count(runtime::ScheduleLoopedBFS({first, second}, 2)), std::size_t{2});
+    CHECK_SAME(count({both, make_schedule(kind, {1, 2, 2})}), std::size_t{2});
   });
 }
 

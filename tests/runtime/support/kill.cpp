@@ -1,7 +1,7 @@
 // Kills ranks at random actions.
 #include "runtime/support/kill.h"
 
-#include "runtime/support/dense_comparison.h"
+#include "support/dense_comparison.h"
 #include "support/models/stage_models.h"
 #include "support/process_ranks.h"
 
@@ -48,15 +48,15 @@ const RankFunction killed("killed", [] {
   for (const schedule::ActionKind kind :
        {schedule::ActionKind::Forward, schedule::ActionKind::Backward, schedule::ActionKind::SendForward,
         schedule::ActionKind::SendBackward})
-    options.custom[kind] = count;
+    options.execution.custom[kind] = count;
   if (std::getenv("COUNT_RECEIVES") != nullptr) {  // replaced receives are not posted in advance
-    options.custom[schedule::ActionKind::RecvForward] = count;
-    options.custom[schedule::ActionKind::RecvBackward] = count;
+    options.execution.custom[schedule::ActionKind::RecvForward] = count;
+    options.execution.custom[schedule::ActionKind::RecvBackward] = count;
   }
   runtime::PipelineSchedule pipeline(stages_for(model, world.group(), schedule::ScheduleKind::OneFOneB, 1),
                                      schedule::ScheduleKind::OneFOneB, kKillMicrobatches, options);
   try {
-    while (true) pipeline.step(model.batch(kKillRows));
+    while (true) step_on(pipeline, model.batch(kKillRows));
   } catch (const PeerFailed& e) {
     std::cout << "raises " << std::to_string(now()) << " for rank " << e.peer().value << std::endl;
   }

@@ -2,7 +2,7 @@
 // every `./dev test` runs and the rest.
 #pragma once
 
-#include "runtime/support/dense_comparison.h"
+#include "support/dense_comparison.h"
 
 #include <utility>
 #include <vector>

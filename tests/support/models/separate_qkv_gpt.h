@@ -1,7 +1,7 @@
 // A GPT with separate projections of queries, keys and values, as plans for tensor parallelism shard them.
 #pragma once
 
-#include "tensor/mesh_ranks.h"
+#include "support/mesh_ranks.h"
 
 #include <penstock/runtime/module_call.h>
 

@@ -41,8 +41,8 @@ auto each_stage(Make make) {
   };
 }
 
-runtime::StepInput vectors(int rows) {
-  return {{values({rows, kWidth}, 1)}, {}, values({rows, kWidth}, 2)};
+TestBatch vectors(int rows) {
+  return {{values({rows, kWidth}, 1)}, values({rows, kWidth}, 2)};
 }
 
 struct MlpStage : torch::nn::Module {
@@ -175,8 +175,8 @@ PipelineModel tied_transformer() {
     return modules;
   };
   model.batch = [](int rows) {
-    return runtime::StepInput{
-        {at::randint(kTokens, {rows, 4}, generator(5))}, {}, at::randint(kTokens, {rows, 4}, generator(6))};
+    return TestBatch{{at::randint(kTokens, {rows, 4}, generator(5))},
+                     at::randint(kTokens, {rows, 4}, generator(6))};
   };
   model.loss = runtime::tensor_loss([](const at::Tensor& output, const at::Tensor& target) {
     return at::cross_entropy_loss(output.flatten(0, 1), target.flatten());
@@ -194,9 +194,7 @@ PipelineModel batch_norm_cnn() {
                       each_stage([](int, int) { return std::make_shared<ConvStage>(); }),
                       {},
                       runtime::tensor_loss(mean_square)};
-  model.batch = [](int rows) {
-    return runtime::StepInput{{values({rows, 2, 4, 4}, 1)}, {}, values({rows, 2, 4, 4}, 2)};
-  };
+  model.batch = [](int rows) { return TestBatch{{values({rows, 2, 4, 4}, 1)}, values({rows, 2, 4, 4}, 2)}; };
   return model;
 }
 
@@ -220,9 +218,9 @@ PipelineModel many_values() {
       {},
       {}};
   model.batch = [](int rows) {
-    runtime::StepInput input{{values({rows, kWidth}, 1), at::arange(rows)}, {}, values({rows, kWidth}, 2)};
+    TestBatch input{{values({rows, kWidth}, 1), at::arange(rows)}, values({rows, kWidth}, 2)};
     for (int stage = 0; stage < 32; ++stage)
-      input.stage_kwargs[StageId(stage)]["mask"] =
+      input.options.stage_kwargs[StageId(stage)]["mask"] =
           at::randint(2, {rows, kWidth}, generator(9)).to(at::kFloat);
     return input;
   };

@@ -1,7 +1,7 @@
 // Small models, divided into stages for pipelines.
 #pragma once
 
-#include "runtime/support/dense.h"
+#include "support/dense.h"
 
 #include <vector>
 

@@ -114,7 +114,7 @@ TEST(ToolArguments, PassesRemainingArgumentsToProgram) {
   EXPECT_THAT(rest_of({"--ranks", "2", "prog", "--lr", "3", "--ranks", "9"}),
               ElementsAre("prog", "--lr", "3", "--ranks", "9"));
   EXPECT_THAT(rest_of({"--ranks", "2", "prog", "--", "x"}), ElementsAre("prog", "--", "x"));
-  EXPECT_THROW(rest_of({"--rank", "2", "prog"}), UsageError);
+  EXPECT_ERROR(rest_of({"--rank", "2", "prog"}), UsageError, "--rank");
 }
 
 }  // namespace

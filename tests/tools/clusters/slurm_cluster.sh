@@ -15,7 +15,8 @@ if [ -z "${SLURM_TEST_NAMESPACE:-}" ]; then
 fi
 
 dir=$1; shift
-mkdir -p "$dir/state"
+# Each node has its own directory for temporary files: in /tmp, the PMIx plugins of both would create the same folder.
+mkdir -p "$dir"/{state,node01.tmp,node02.tmp}
 # Slurm resolves names only if an interface other than loopback is up.
 { ip link set lo up && ip link add psl0 type veth peer name psl1 && ip addr add 10.77.0.1/24 dev psl0 &&
   ip link set psl0 up && ip link set psl1 up; } || { echo "skipped: cannot set up the network"; exit 77; }
@@ -33,6 +34,7 @@ AuthInfo=socket=$dir/munge.socket
 SlurmctldPort=17000
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/%n
+TmpFS=$dir/%n.tmp
 SlurmctldPidFile=$dir/ctld.pid
 SlurmdPidFile=$dir/%n.pid
 ProctrackType=proctrack/pgid

@@ -1,7 +1,7 @@
 // `penstock checkpoint` through the real binary, and its files as read by Python.
-#include "checkpoint/counted_tensors.h"
-#include "checkpoint/random_partitions.h"
+#include "support/counted_tensors.h"
 #include "support/program.h"
+#include "support/random_partitions.h"
 #include "support/same_bits.h"
 
 #include <penstock/checkpoint/convert.h>

@@ -1,7 +1,7 @@
 // `penstock eval`, `costs` and `plan --model` through the real binary, compared with the unsplit model in
 // this process.
-#include "graph/python_reference.h"
 #include "support/program.h"
+#include "support/python_reference.h"
 
 #include <penstock/checkpoint/safetensors.h>
 

@@ -1,4 +1,5 @@
 // The hooks that `penstock train` adds to the trainer: injected faults and the progress board.
+#include "support/error_message.h"
 #include "train/display/progress_board.h"
 #include "train/rank/fault.h"
 
@@ -20,8 +21,10 @@ TEST(ToolFaultSpec, IsParsedStrictly) {
   EXPECT_EQ(faults[0].point, "1F2");
   EXPECT_EQ(faults[1].point, "checkpoint");
   EXPECT_EQ(faults[1].attempt, 2);
-  for (const char* text : {"explode rank=1", "kill rank=x", "kill where=1", "kill rank"})
-    EXPECT_THROW(parse_faults(text), UsageError);
+  EXPECT_ERROR(parse_faults("explode rank=1"), UsageError, "'explode' is not a known fault");
+  EXPECT_ERROR(parse_faults("kill rank=x"), UsageError, "'rank=x' does not contain a number");
+  EXPECT_ERROR(parse_faults("kill where=1"), UsageError, "unknown key 'where=1'");
+  EXPECT_ERROR(parse_faults("kill rank"), UsageError, "'rank' does not contain a number");
 }
 
 TEST(ToolRankProgress, IsVisibleToCreatorOfBoard) {

@@ -101,6 +101,21 @@ void expect_near(const std::vector<double>& losses, const std::vector<double>& e
     EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << "step " << i + 1;
 }
 
+// The ranks get the resolved settings, which the command prints.
+TEST(ToolTrain, TimeoutFlagTakesPrecedenceOverEnvironment) {
+  const auto printed = [](std::vector<std::string> more, const std::vector<std::string>& environment) {
+    std::vector<std::string> words{PENSTOCK_TOOL,      "train",     "--steps=1", "--batch=2",
+                                   "--microbatches=1", "--sample=0"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_program(words, environment);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_THAT(printed({}, {}), HasSubstr("\ntimeout = 300.0\n"));
+  EXPECT_THAT(printed({}, {"PENSTOCK_TIMEOUT=70"}), HasSubstr("\ntimeout = 70.0\n"));
+  EXPECT_THAT(printed({"--timeout=90"}, {"PENSTOCK_TIMEOUT=70"}), HasSubstr("\ntimeout = 90.0\n"));
+}
+
 TEST(ToolTrain, NoShuffleReadsRowsInFileOrder) {
   const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
   const TempDir dir;

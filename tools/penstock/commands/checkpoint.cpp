@@ -5,7 +5,7 @@
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "report/text_table.h"
-#include "train/checks/output_paths.h"
+#include "train/preflight/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/convert.h>

@@ -7,8 +7,9 @@
 #include "commands/model_data.h"
 #include "graph/run/node_profile.h"
 #include "pipe/balance.h"
+#include "plan/cost_text.h"
 #include "report/stages.h"
-#include "train/checks/model_checks.h"
+#include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>
@@ -18,11 +19,7 @@
 namespace penstock::tool {
 namespace {
 
-std::string number(double value) {
-  return formatted("%.6e", value);
-}
-
-std::string toml_text(std::string_view text) {
+std::string quoted_toml(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') quoted += '\\';
@@ -33,14 +30,8 @@ std::string toml_text(std::string_view text) {
 
 std::string toml_of(const std::vector<plan::Layer>& layers, const std::string& how) {
   std::string text = "# Times in seconds and sizes in bytes of one microbatch, " + how + ".\n";
-  for (const plan::Layer& layer : layers) {
-    const plan::StageCosts& costs = layer.costs;
-    text += str_cat("\n[[layers]]\nname = ", toml_text(layer.name), "\nforward = ", number(costs.forward),
-                    "\ninput = ", number(costs.input), "\nweight = ", number(costs.weight),
-                    "\nactivation_bytes = ", costs.activation_bytes, "\ninput_bytes = ", costs.input_bytes,
-                    "\noutput_bytes = ", costs.output_bytes, "\nparameter_bytes = ", costs.parameter_bytes,
-                    "\ngradient_bytes = ", costs.gradient_bytes, "\n");
-  }
+  for (const plan::Layer& layer : layers)
+    text += str_cat("\n[[layers]]\nname = ", quoted_toml(layer.name), "\n", to_toml(layer.costs));
   return text;
 }
 
@@ -89,7 +80,7 @@ int costs_command(Arguments& arguments) {
   }
   const std::vector<plan::Layer> found = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers));
   const std::string how =
-      input.empty() ? "estimated at " + number(flops) + " operations per second" : "measured";
+      input.empty() ? "estimated at " + plan::cost_number(flops) + " operations per second" : "measured";
   write_output(output, arguments.json() ? json_of(found) : toml_of(found, how));
   return 0;
 }

@@ -56,8 +56,7 @@ Finding look_at_libtorch() {
 
 Finding look_at_backends() {
   std::vector<std::string> have, lack;
-  for (const comm::BackendKind kind :
-       {comm::BackendKind::Gloo, comm::BackendKind::Nccl, comm::BackendKind::Mpi, comm::BackendKind::Ucc}) {
+  for (const comm::BackendKind kind : {comm::BackendKind::Gloo, comm::BackendKind::Nccl}) {
     (backend_available(kind) ? have : lack).emplace_back(to_string(kind));
   }
   return {"backends", CheckVerdict::Fine,

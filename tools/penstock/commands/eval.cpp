@@ -10,9 +10,9 @@
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
 #include "parallel/graph/require_parallel_plan.h"
-#include "train/checks/model_checks.h"
-#include "train/checks/output_paths.h"
 #include "train/display/failure_report.h"
+#include "train/preflight/model_checks.h"
+#include "train/preflight/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -131,7 +131,7 @@ Loaded load(const EvalJob& job, int replica) {
 //! returns full tensors.
 parallel::ParallelPlan tensor_plan(const graph::Graph& graph, int ranks) {
   parallel::FoundPlan found = parallel::require_parallel_plan(graph, ranks, "use --tp 1");
-  found.plan.emplace_back("", parallel::PrepareModuleOutput{value::Replicate(), true});
+  found.plan.emplace_back("", parallel::PrepareModuleOutput{tensor::Replicate(), true});
   return std::move(found.plan);
 }
 
@@ -180,7 +180,8 @@ void run_rank(const EvalJob& job, const comm::World& world) {
   const bool first = std::any_of(local_stages.begin(), local_stages.end(),
                                  [](const auto& stage) { return stage.is_first(); });
   runtime::PipelineSchedule pipeline(local_stages, schedule, pipe.pipeline_options());
-  const runtime::StepResult result = pipeline.eval(first ? data.args : value::Args{}, {}, data.kwargs);
+  const runtime::StepResult result =
+      pipeline.eval(first ? data.args : value::Args{}, {}, {.kwargs = data.kwargs});
   if (!last || mesh.group("tp").rank() != 0) return;
   const Outputs outputs =
       gather(replicas,

@@ -8,7 +8,7 @@
 #include "graph/passes/graph_costs.h"
 #include "graph/run/node_profile.h"
 #include "report/stages.h"
-#include "train/checks/model_checks.h"
+#include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>

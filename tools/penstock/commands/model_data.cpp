@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "cli/paths.h"
-#include "train/checks/model_checks.h"
+#include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/safetensors.h>

@@ -51,7 +51,7 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
   if (best.verdict == plan::PlanVerdict::Best) {
     text += str_cat(to_string(best.schedule), ", ", counted(best.stages_per_rank, "stage"), " per rank, ",
                     best.microbatches, " microbatches", (best.recompute ? ", recomputing activations" : ""),
-                    ": ", format_time(best.step_time, unit), " per step, bubble ", show_share(best.bubble),
+                    ": ", format_time(best.step_time, unit), " per step, bubble ", format_share(best.bubble),
                     ", peak memory ", format_memory(best.peak_memory, unit), "\n");
     for (std::size_t s = 0; s + 1 < best.first_layer.size(); ++s) {
       text += str_cat("  stage ", s, " on rank ", result.schedule->placement.stage_to_rank()[s].value, ": ",
@@ -69,7 +69,7 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
     const bool ran = plan.verdict != plan::PlanVerdict::Impossible;
     rows.push_back({to_string(plan.schedule), std::to_string(plan.stages_per_rank),
                     std::to_string(plan.microbatches), plan.recompute ? "yes" : "no",
-                    ran ? format_time(plan.step_time, unit) : "", ran ? show_share(plan.bubble) : "",
+                    ran ? format_time(plan.step_time, unit) : "", ran ? format_share(plan.bubble) : "",
                     ran ? format_memory(plan.peak_memory, unit) : "",
                     plan.verdict == plan::PlanVerdict::Best ? "best" : plan.why});
   }
@@ -132,8 +132,11 @@ int plan_command(Arguments& arguments) {
   options.recomputation = !no_recomputation;
   if (!cap.empty()) options.memory_cap = static_cast<std::uint64_t>(std::llround(parse_bytes(cap)));
 
-  if (!costs.empty() && !model.empty()) throw UsageError("--costs and --model are mutually exclusive");
-  if (model.empty() && (flops || input)) throw UsageError("--flops and --input require --model");
+  if (!costs.empty() && !model.empty())
+    throw UsageError("--costs and --model are mutually exclusive", {},
+                     "use --costs for a cost file, or --model to estimate the costs of an archive");
+  if (model.empty() && (flops || input))
+    throw UsageError("--flops and --input require --model", {}, "add --model MODEL.pt2, or remove them");
   CostFile file;
   if (!model.empty()) {
     // A few layers per possible stage. The search for Auto grows quickly with their number.

@@ -8,7 +8,7 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/settings.h"
-#include "train/checks/output_paths.h"
+#include "train/preflight/output_paths.h"
 
 #include <penstock/base/error.h>
 

@@ -41,15 +41,15 @@ std::string report(const Outcome& outcome, view::TimeUnit unit) {
                              std::string(to_string(program.send_mode())), " sends\n");
   text += "step time      " + format_time(s.step_time, unit) + " (lower bound " +
           format_time(outcome.bound, unit) + ")\n";
-  text += "bubble         " + show_share(s.bubble) + " of the step, " + show_share(s.own_bubble) +
+  text += "bubble         " + format_share(s.bubble) + " of the step, " + format_share(s.own_bubble) +
           " between the first and last action of each rank\n";
   text += "peak memory    " + format_memory(s.peak_memory(), unit) + "\n";
   text += "critical path  " + path_text(s.critical_path) + "\n\n";
   std::vector<std::vector<std::string>> rows{{"rank", "busy", "bubble", "own bubble", "peak memory", "at"}};
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
     const plan::RankReport& rank = s.ranks[r];
-    rows.push_back({std::to_string(r), format_time(rank.busy, unit), show_share(rank.bubble),
-                    show_share(rank.own_bubble), format_memory(rank.peak_memory, unit),
+    rows.push_back({std::to_string(r), format_time(rank.busy, unit), format_share(rank.bubble),
+                    format_share(rank.own_bubble), format_memory(rank.peak_memory, unit),
                     format_time(rank.peak_at, unit)});
   }
   return text + show_table(rows);
@@ -79,7 +79,7 @@ std::string comparison(const std::vector<Outcome>& outcomes, view::TimeUnit unit
   for (const Outcome& outcome : outcomes) {
     const plan::Simulation& s = outcome.simulation;
     rows.push_back({outcome.program.name(), std::to_string(outcome.program.num_stages()),
-                    format_time(s.step_time, unit), show_share(s.bubble), show_share(s.own_bubble),
+                    format_time(s.step_time, unit), format_share(s.bubble), format_share(s.own_bubble),
                     unit == view::TimeUnit::Seconds ? format_bytes(s.peak_memory())
                                                     : format_time(per_rank(outcome), unit)});
   }

@@ -6,17 +6,19 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/train_settings.h"
-#include "train/checks/balance_check.h"
-#include "train/checks/train_checks.h"
 #include "train/display/failure_report.h"
 #include "train/display/train_display.h"
 #include "train/forecast/dry_run.h"
+#include "train/preflight/balance_check.h"
+#include "train/preflight/train_checks.h"
 #include "train/rank/external_rank.h"
 #include "train/rank/train_rank.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/launched_rank.h>
 #include <penstock/comm/launcher.h>
+
+#include <ATen/Parallel.h>
 
 #include <cstdio>
 #include <string>
@@ -74,7 +76,11 @@ int train_command(Arguments& arguments) {
     return 0;
   }
   if (is_external_rank) return run_external_rank(request, found, display, [&] { return settings.toml(); });
-  if (!is_launched_rank) check_training(request);
+  if (!is_launched_rank) {
+    // The checks are small. If a thread cannot be created, OpenMP would end the process without our error.
+    at::set_num_threads(1);
+    check_training(request);
+  }
   request.resolved_config = settings.toml();
   if (is_launched_rank) return run_training_rank(request);
 

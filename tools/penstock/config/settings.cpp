@@ -2,14 +2,13 @@
 #include "config/settings.h"
 
 #include "base/json.h"
+#include "base/number_text.h"
 #include "base/text.h"
 #include "cli/paths.h"
 
 #include <penstock/base/error.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 
 namespace penstock::tool {
 namespace {
@@ -23,21 +22,11 @@ std::string key_of(const std::string& name) {
   throw UsageError(key_of(name) + " must be " + what, {}, "for example " + key_of(name) + " = " + example);
 }
 
-// The shortest decimal text that parses to the same number.
-std::string number_text(double number) {
-  if (std::abs(number) < 1e15 && number == std::floor(number)) return formatted("%.0f", number);
-  for (int digits = 1; digits <= 17; ++digits) {
-    std::string text = formatted("%.*g", digits, number);
-    if (std::strtod(text.c_str(), nullptr) == number) return text;  // works for subnormal numbers too
-  }
-  return "0";
-}
-
 std::string toml_text(const SettingValue& value) {
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
   if (const auto* number = std::get_if<double>(&value)) {
-    const std::string text = number_text(*number);
+    const std::string text = decimal_text(*number);
     return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
   }
   if (const auto* text = std::get_if<std::string>(&value)) return json_quote(*text);
@@ -49,7 +38,7 @@ std::string toml_text(const SettingValue& value) {
 std::string argument_text(const SettingValue& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return join(*list, ",");
-  if (const auto* number = std::get_if<double>(&value)) return number_text(*number);
+  if (const auto* number = std::get_if<double>(&value)) return decimal_text(*number);
   return toml_text(value);
 }
 

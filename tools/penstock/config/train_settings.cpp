@@ -4,7 +4,8 @@
 #include "base/option_ranges.h"
 #include "base/text.h"
 #include "checkpoint/commit/directory_lock.h"
-#include "train/checks/output_paths.h"
+#include "comm/rendezvous/environment.h"
+#include "train/preflight/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -12,6 +13,7 @@
 #include <penstock/schedule/generate.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
@@ -89,7 +91,7 @@ void TrainSettings::declare(Settings& s) {
         "keep only the stage inputs and recompute activations in the backward pass");
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
-        "read the examples of an exported model in file order (currently the only order)");
+        "accepted, but without effect so far: an exported model always reads its examples in file order");
   s.add("--validation", validation, "fraction of the data held out for validation");
   s.add("--eval-every", eval_every, "steps between validations; 0: none");
   s.add("--eval-batches", eval_batches, "batches per validation; 0: all rows [4; exported model: 0]");
@@ -105,7 +107,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--resume-partly", run.checkpoint.allow_partial,
         "with --resume: load the matching tensors of a checkpoint and report the others");
   s.add("--max-restarts", max_restarts, "maximum number of restarts from the last checkpoint after failures");
-  s.add("--timeout", timeout, "seconds to wait for a rank that is alive but makes no progress");
+  s.add("--timeout", timeout,
+        "seconds to wait for a rank that is alive but makes no progress [PENSTOCK_TIMEOUT if set, else 300]");
   s.add("--log-json", log_json, "a file with one JSON object per step");
   s.add("--failure-log", failure_log,
         "a file for the details of failed attempts [failure.log in --output or --checkpoint]");
@@ -170,7 +173,11 @@ void TrainSettings::resolve() {
   check_not_negative(run.optimizer.weight_decay, "--weight-decay");
   check_not_negative(run.optimizer.momentum, "--momentum");
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
-  if (!(timeout > 0))
+  if (!timeout) {
+    const auto unset = comm::operation_timeout(std::nullopt, comm::look_in_process);
+    timeout = std::chrono::duration<double>(unset).count();
+  }
+  if (!(*timeout > 0))
     throw UsageError("--timeout must be greater than 0", {}, "give a number of seconds, such as 300");
   if (!(validation >= 0 && validation < 1))
     throw UsageError("--validation must be at least 0 and less than 1", {},

@@ -13,6 +13,7 @@
 #include <penstock/train/options.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,8 @@ struct TrainSettings {
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", schedule = "1F1B", loss_output, config;
   std::string output, checkpoint, log_json, timeline, trace, profile, failure_log;  // empty: none
-  double timeout = 300, validation = 0.1, grad_clip = 0;
+  std::optional<double> timeout;  //!< in seconds; set by `resolve` if it was not given
+  double validation = 0.1, grad_clip = 0;
   std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
   std::string prompt = "\n";
   DeviceChoice device = DeviceChoice::Auto;

@@ -1,16 +1,10 @@
-// Formats numbers and tables.
+// Formats tables.
 #include "report/text_table.h"
-
-#include "base/text.h"
 
 #include <algorithm>
 #include <cctype>
 
 namespace penstock::tool {
-
-std::string show_share(double share) {
-  return formatted("%.1f%%", 100 * share);
-}
 
 std::string show_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> width;

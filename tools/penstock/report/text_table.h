@@ -1,13 +1,10 @@
-// Text of percentages and tables in reports.
+// Text of tables in reports.
 #pragma once
 
 #include <string>
 #include <vector>
 
 namespace penstock::tool {
-
-//! `27.3%`
-std::string show_share(double share);
 
 //! Formats aligned columns. The first row is the heading. Columns whose cells begin with a digit are
 //! right-aligned.

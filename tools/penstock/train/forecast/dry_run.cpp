@@ -5,9 +5,9 @@
 #include "base/text.h"
 #include "report/stages.h"
 #include "report/text_table.h"
-#include "train/checks/model_checks.h"
 #include "train/forecast/flop_rate.h"
 #include "train/forecast/forecast.h"
+#include "train/preflight/model_checks.h"
 
 #include <penstock/checkpoint/checkpoint.h>
 
@@ -187,7 +187,8 @@ std::string stage_table(const DryRun& dry) {
     const Rank rank = dry.run.program.placement().stage_to_rank()[s];
     rows.push_back({std::to_string(s), world_ranks(dry.options().parallel, rank.value),
                     std::to_string(stage.parameters), format_bytes(stage.parameter_bytes),
-                    show_share(work > 0 ? stage.flops / work : 0), shortened(module_ranges(stage.modules))});
+                    format_share(work > 0 ? stage.flops / work : 0),
+                    shortened(module_ranges(stage.modules))});
   }
   std::string text = show_table(rows);
   for (const graph::SharedSlot& slot : dry.run.tied) {
@@ -210,7 +211,7 @@ std::string memory_table(const DryRun& dry) {
     rows.push_back({world_ranks(dry.options().parallel, static_cast<int>(r)), join(stages, ", "),
                     format_bytes(rank.parameters), format_bytes(rank.gradients), format_bytes(rank.optimizer),
                     format_bytes(rank.in_flight), format_bytes(rank.peak()),
-                    show_share(dry.run.simulation.ranks[r].bubble)});
+                    format_share(dry.run.simulation.ranks[r].bubble)});
   }
   return show_table(rows);
 }
@@ -235,7 +236,7 @@ std::string to_text(const DryRun& dry) {
   text += "\n" + stage_table(dry) + "\npredicted memory per rank\n" + memory_table(dry);
   text += "\npredicted step  " + format_seconds(dry.step_time()) + " at " +
           number(dry.run.flops_per_second / 1e9) + " GFLOP/s per rank, bubble " +
-          show_share(dry.run.simulation.bubble) + "\n";
+          format_share(dry.run.simulation.bubble) + "\n";
   text +=
       "Times follow from operation counts at the speed of a matrix product on this machine. They assume\n"
       "that ranks share no cores and that transfers are free. Memory does not include libtorch and\n"

@@ -7,11 +7,11 @@
 #include "parallel/tensor/module_paths.h"
 #include "pipe/balance.h"
 #include "report/stages.h"
-#include "train/checks/balance_check.h"
-#include "train/checks/model_checks.h"
-#include "train/checks/train_checks.h"
 #include "train/loop/optimizer.h"
 #include "train/model/tensor_parallel_stage.h"
+#include "train/preflight/balance_check.h"
+#include "train/preflight/model_checks.h"
+#include "train/preflight/train_checks.h"
 
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/find_parallel_plan.h>

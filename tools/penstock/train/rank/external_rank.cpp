@@ -3,8 +3,8 @@
 
 #include "base/text.h"
 #include "cli/arguments.h"
-#include "train/checks/balance_check.h"
-#include "train/checks/train_checks.h"
+#include "train/preflight/balance_check.h"
+#include "train/preflight/train_checks.h"
 #include "train/rank/rank_error.h"
 #include "train/rank/train_rank.h"
 

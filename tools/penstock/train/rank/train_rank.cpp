@@ -3,8 +3,8 @@
 
 #include "base/json.h"
 #include "base/text.h"
-#include "train/checks/train_checks.h"
 #include "train/display/train_display.h"
+#include "train/preflight/train_checks.h"
 #include "train/rank/training_hook.h"
 
 #include <penstock/base/error.h>
@@ -83,9 +83,10 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
 comm::World join_world(const TrainSettings& request) {
   report_start();
   comm::InitOptions how{.backend = comm::parse_backend(request.backend)};
-  how.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(request.timeout * 1000));
+  const std::chrono::milliseconds timeout(static_cast<std::int64_t>(request.timeout.value() * 1000));
+  how.timeout = timeout;
   // Treat a rank that never joins like one that makes no progress.
-  how.join_timeout = std::min(how.join_timeout, how.timeout);
+  how.join_timeout = std::min(how.join_timeout, timeout);
   return init(how);
 }
 

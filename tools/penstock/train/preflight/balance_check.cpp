@@ -1,10 +1,9 @@
 // Estimates the stages of the split that a run would use.
-#include "train/checks/balance_check.h"
+#include "train/preflight/balance_check.h"
 
 #include "base/text.h"
 #include "graph/passes/graph_costs.h"
-#include "report/text_table.h"
-#include "train/checks/model_checks.h"
+#include "train/preflight/model_checks.h"
 
 #include <penstock/pipe/pipe.h>
 
@@ -64,7 +63,7 @@ std::optional<std::string> balance_warning(const TrainSettings& request) {
   options.balance = pipe::BalanceBy::MeasuredTime;
   const bool time_helps =
       by_work && as_usage([&] { return imbalance_of(options, stages); }).work.share < 0.9 * largest.share;
-  return str_cat("warning: stage ", largest.stage, " of ", stages, " has ", show_share(largest.share),
+  return str_cat("warning: stage ", largest.stage, " of ", stages, " has ", format_share(largest.share),
                  by_work ? " of the operations; " : " of the parameters; ",
                  time_helps ? "use --balance time to balance the stages by measured time"
                             : "no split is much more even; use fewer stages");

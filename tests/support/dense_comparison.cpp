@@ -1,5 +1,5 @@
 // Compares a pipeline with a dense run.
-#include "runtime/support/dense_comparison.h"
+#include "support/dense_comparison.h"
 
 #include "support/check.h"
 
@@ -93,7 +93,7 @@ void expect_dense(const PipelineModel& model, const Case& test, const DenseRun& 
                                      test.microbatches, options);
   const bool exact = model.exact && in_dense_order(pipeline.program());
   for (int step = 0; step < steps; ++step) {
-    const runtime::StepResult result = pipeline.step(model.batch(test.rows));
+    const runtime::StepResult result = step_on(pipeline, model.batch(test.rows));
     const auto at_step = static_cast<std::size_t>(step);
     const double tolerance = step == 0 ? 1e-5 : 1e-4;  // training amplifies rounding differences
     const std::string when = model.name + ", " + test.text() + ", step " + std::to_string(step) + ": ";

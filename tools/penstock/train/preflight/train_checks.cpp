@@ -1,9 +1,9 @@
 // Checks a training run before its ranks start.
-#include "train/checks/train_checks.h"
+#include "train/preflight/train_checks.h"
 
 #include "base/text.h"
 #include "cli/paths.h"
-#include "train/checks/model_checks.h"
+#include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>

@@ -2,6 +2,8 @@
 // with accumulated gradients. It uses only the stage modules and the random scopes of the runtime.
 #pragma once
 
+#include "support/batch.h"
+
 #include <penstock/runtime/pipeline.h>
 
 #include <cstdint>
@@ -15,7 +17,7 @@ namespace penstock::test {
 struct PipelineModel {
   std::string name;
   std::function<std::vector<std::shared_ptr<runtime::StageModule>>(int stages)> make;
-  std::function<runtime::StepInput(int rows)> batch;  //!< for all stages
+  std::function<TestBatch(int rows)> batch;  //!< for all stages
   runtime::LossFunction loss;
   std::function<std::vector<runtime::SkipValue>(int stages)> skips = [](int) {
     return std::vector<runtime::SkipValue>();
@@ -40,7 +42,7 @@ DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int
                    std::uint64_t seed, int replicas = 1);
 
 //! The rows of a batch that one of the replicas trains on.
-runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, int replicas);
+TestBatch replica_batch(const TestBatch& batch, int replica, int replicas);
 
 //! One SGD update of all parameters of a stage; then clears their gradients.
 void sgd_step(runtime::StageModule& module);

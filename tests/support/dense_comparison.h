@@ -1,7 +1,7 @@
 // Runs a pipeline on this rank and compares all its results with those of a dense run.
 #pragma once
 
-#include "runtime/support/dense.h"
+#include "support/dense.h"
 
 #include <penstock/comm/world.h>
 

@@ -1,5 +1,5 @@
 // A thread transport that drops the messages between two ranks.
-#include "comm/disconnected_pair.h"
+#include "support/disconnected_pair.h"
 
 #include "comm/transport/thread_backend.h"
 #include "comm/world/access.h"

@@ -1,5 +1,5 @@
 // Checks output paths.
-#include "train/checks/output_paths.h"
+#include "train/preflight/output_paths.h"
 
 #include "base/text.h"
 

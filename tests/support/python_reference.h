@@ -5,7 +5,7 @@
 
 #include "support/python.h"
 #include "support/same_bits.h"
-#include "tensor_file.h"
+#include "support/tensor_file.h"
 
 #include <penstock/graph/graph_module.h>
 #include <penstock/graph/pt2.h>

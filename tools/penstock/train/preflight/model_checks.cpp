@@ -1,5 +1,5 @@
 // Checks exported models and their data.
-#include "train/checks/model_checks.h"
+#include "train/preflight/model_checks.h"
 
 #include "base/text.h"
 #include "cli/paths.h"

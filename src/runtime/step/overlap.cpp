@@ -3,8 +3,8 @@
 // on the rank thread. Only the rank thread accesses the mailbox and the state of the step, before and after
 // the overlap.
 #include "base/log_line.h"
-#include "runtime/stage/worker_thread.h"
 #include "runtime/step/step_state.h"
+#include "runtime/step/worker_thread.h"
 
 #include <penstock/runtime/overlap.h>
 
@@ -21,7 +21,7 @@ thread_local WorkerThread* second = nullptr;
 }  // namespace
 
 void Step::perform_overlap(const schedule::Action& forward, const schedule::Action& backward) {
-  const auto& custom = setup_.options.custom;
+  const auto& custom = setup_.options.execution.custom;
   if (second == nullptr || setup_.options.data_parallel || custom.contains(forward.kind()) ||
       custom.contains(backward.kind())) {
     perform(forward);

@@ -1,5 +1,5 @@
 // A dense run: forward through all stages with one autograd graph, one backward per microbatch.
-#include "runtime/support/dense.h"
+#include "support/dense.h"
 
 #include <penstock/runtime/random.h>
 
@@ -74,14 +74,15 @@ std::vector<value::NamedTensor> snapshot_grads(const runtime::StageModule& modul
   return snapshot(grads);
 }
 
-runtime::StepInput replica_batch(const runtime::StepInput& batch, int replica, int replicas) {
+TestBatch replica_batch(const TestBatch& batch, int replica, int replicas) {
   if (replicas == 1) return batch;
   const auto r = static_cast<std::size_t>(replica);
-  const value::Chunks chunks = value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, replicas);
-  runtime::StepInput part{chunks.args[r], chunks.kwargs[r],
-                          value::split_tree(batch.target, replicas, "target")[r]};
-  for (const auto& [stage, own] : batch.stage_kwargs)
-    part.stage_kwargs[stage] = value::split_args_kwargs_into_chunks({}, own, replicas).kwargs[r];
+  const value::Chunks chunks =
+      value::split_args_kwargs_into_chunks(batch.args, batch.options.kwargs, replicas);
+  TestBatch part{
+      chunks.args[r], value::split_tree(batch.target, replicas, "target")[r], {.kwargs = chunks.kwargs[r]}};
+  for (const auto& [stage, own] : batch.options.stage_kwargs)
+    part.options.stage_kwargs[stage] = value::split_args_kwargs_into_chunks({}, own, replicas).kwargs[r];
   return part;
 }
 
@@ -91,17 +92,17 @@ DenseRun run_dense(const PipelineModel& model, int stages, int microbatches, int
   const auto skips = model.skips(stages);
   DenseRun run;
   for (int step = 0; step < steps; ++step) {
-    const runtime::StepInput full_batch = model.batch(rows);
+    const TestBatch full_batch = model.batch(rows);
     std::vector<at::Tensor> losses;
     std::vector<c10::IValue> outputs;
     for (int replica = 0; replica < replicas; ++replica) {
-      const runtime::StepInput batch = replica_batch(full_batch, replica, replicas);
+      const TestBatch batch = replica_batch(full_batch, replica, replicas);
       const value::Chunks chunks =
-          value::split_args_kwargs_into_chunks(batch.args, batch.kwargs, microbatches);
+          value::split_args_kwargs_into_chunks(batch.args, batch.options.kwargs, microbatches);
       const auto targets = value::split_tree(batch.target, microbatches, "target");
       std::vector<std::vector<value::Kwargs>> kwargs(static_cast<std::size_t>(microbatches));
       for (auto& of_microbatch : kwargs) of_microbatch.resize(modules.size());
-      for (const auto& [stage, own] : batch.stage_kwargs) {
+      for (const auto& [stage, own] : batch.options.stage_kwargs) {
         if (stage.value >= stages) continue;
         const auto stage_chunks = value::split_args_kwargs_into_chunks({}, own, microbatches).kwargs;
         for (std::size_t m = 0; m < stage_chunks.size(); ++m) kwargs[m][stage.index()] = stage_chunks[m];

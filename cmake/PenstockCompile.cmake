@@ -58,12 +58,13 @@ function(penstock_compile_options target)
   endif()
 endfunction()
 
-# Options of the torch side, with a precompiled header. The library and the tool share `penstock_pch`. Tests, examples and benchmarks
-# pass TEST (`penstock_pch_test`, the same header) or NN (`penstock_pch_nn`, with torch::nn). They are compiled with -O1: optimizing
-# libtorch's templates took half of their compile time, and the code they exercise is in the libraries.
-set(PENSTOCK_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+# Options of the torch side, with a precompiled header. The library and the tool share `penstock_pch`. Tests and examples pass TEST
+# (`penstock_pch_test`, with GoogleTest) or NN (`penstock_pch_nn`, also with torch::nn). They are not optimized: that would take a third
+# of their compile time, and the code they exercise is in the libraries. Benchmarks pass BENCH and are optimized.
+# GoogleTest's targets define GTEST_HAS_PTHREAD; a target that reuses a header must have the definitions of its owner.
+set(PENSTOCK_TEST_OPTIONS $<$<CONFIG:Release>:-O0> -DGTEST_HAS_PTHREAD=1)
 function(penstock_torch_options target)
-  cmake_parse_arguments(arg "TEST;NN" "" "" ${ARGN})
+  cmake_parse_arguments(arg "TEST;NN;BENCH" "" "" ${ARGN})
   penstock_compile_options(${target})
   set(owner penstock_pch)
   if(arg_TEST OR arg_NN)
@@ -72,14 +73,23 @@ function(penstock_torch_options target)
   endif()
   if(arg_NN)
     set(owner penstock_pch_nn)
+  elseif(arg_BENCH)
+    set(owner penstock_pch_bench)
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
-# Adds the target that owns a precompiled header. Further arguments are compiler options.
-function(penstock_add_pch target header)
+# Options of the tests of the torch-free half, with a precompiled GoogleTest.
+function(penstock_plan_test_options target)
+  penstock_compile_options(${target})
+  target_compile_options(${target} PRIVATE ${PENSTOCK_TEST_OPTIONS})
+  target_precompile_headers(${target} REUSE_FROM penstock_pch_plan_test)
+endfunction()
+
+# Adds the target that owns a precompiled header, for targets that link `library`. Further arguments are compiler options.
+function(penstock_add_pch target header library)
   add_library(${target} OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/src/pch.cpp)
-  target_link_libraries(${target} PRIVATE penstock::torch Threads::Threads)
+  target_link_libraries(${target} PRIVATE ${library} Threads::Threads)
   penstock_compile_options(${target})
   target_compile_options(${target} PRIVATE ${ARGN})
   # Included by search path, so that the generated header contains no absolute path.

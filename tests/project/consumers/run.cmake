@@ -57,7 +57,7 @@ function(consume_shared half)
     set(torch_side ON)
   endif()
   file(REMOVE_RECURSE ${build} ${WORK}/${WHAT}.first ${moved})
-  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${build} -G Ninja -DCMAKE_CXX_COMPILER=${CXX} -DBUILD_SHARED_LIBS=ON
+  run(${CMAKE_COMMAND} -S ${SOURCE} -B ${build} -G Ninja -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=Debug -DBUILD_SHARED_LIBS=ON
       -DPENSTOCK_TORCH_SIDE=${torch_side} -DPENSTOCK_TORCH=${TORCH} -DPENSTOCK_TESTS=OFF -DPENSTOCK_EXAMPLES=OFF -DPENSTOCK_BENCH=OFF)
   run(${CMAKE_COMMAND} --build ${build} -j2)
   run(${CMAKE_COMMAND} --install ${build} --prefix ${WORK}/${WHAT}.first)

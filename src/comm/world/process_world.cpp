@@ -12,6 +12,7 @@
 #include "comm/transport/gloo_transport.h"
 #include "comm/transport/optional_backends.h"
 #include "comm/transport/thread_backend.h"
+#include "comm/world/rank_device.h"
 #include "comm/world/world_impl.h"
 
 #include <penstock/comm/launched_rank.h>
@@ -155,7 +156,7 @@ struct ProcessWorld : World::Impl {
   std::shared_ptr<Transport> make_transport() {
     if (size == 1) return std::make_shared<SelfTransport>();
     switch (options.backend) {
-      case BackendKind::Auto:
+      case BackendKind::Auto:  // chosen by init()
       case BackendKind::Gloo:
         return make_gloo_transport(store, prefix(), address, options.join_timeout);
       case BackendKind::Nccl:
@@ -290,6 +291,8 @@ World init(const InitOptions& options) {
   auto state = std::make_unique<ProcessWorld>();
   state->options = with_environment(options, look_in_process);
   state->take(detect_rank());
+  state->options.device = resolve_device(options.device, state->local_rank);
+  set_current_device(state->options.device);
   if (state->size > 1) survive_broken_pipes();
   state->join();
   {

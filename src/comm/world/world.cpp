@@ -44,6 +44,9 @@ int World::size() const {
 int World::local_rank() const {
   return impl_->local_rank;
 }
+c10::Device World::device() const {
+  return impl_->options.device;
+}
 const Group& World::group() const {
   return *impl_->group;
 }

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "comm/rendezvous/environment.h"
 #include "comm/transport/thread_backend.h"
+#include "comm/world/rank_device.h"
 #include "comm/world/world_impl.h"
 
 #include <penstock/base/error.h>
@@ -109,6 +110,8 @@ World make_thread_world(std::shared_ptr<ThreadHub> hub, int rank, int size, cons
   state->rank = Rank(rank);
   state->local_rank = rank;
   state->size = size;
+  state->options.device = resolve_device(options.device, rank);
+  set_current_device(state->options.device);
   state->join();
   return Access::world(std::move(state));
 }

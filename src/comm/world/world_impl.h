@@ -26,7 +26,7 @@ struct World::Impl {
   //! Leaves the world; called once, when the World is destroyed.
   virtual void leave() = 0;
 
-  InitOptions options;  //!< with the environment applied
+  InitOptions options;  //!< with the environment applied and the index of the device
   Rank rank;
   int size = 1;
   int local_rank = 0;

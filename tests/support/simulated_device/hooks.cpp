@@ -25,6 +25,7 @@ class SimulatedHooks final : public at::CUDAHooksInterface {
     return is_enabled() ? simulation().options.devices : c10::DeviceIndex{0};
   }
   int getNumGPUs() const override { return deviceCount(); }
+  std::string showConfig() const override { return "  - simulated devices\n"; }
 
   c10::DeviceIndex current_device() const override { return simulated::current_device(); }
   c10::DeviceIndex getCurrentDevice() const override { return simulated::current_device(); }

@@ -29,6 +29,7 @@ std::atomic<LogLevel>& level() {
 }
 
 thread_local std::optional<Rank> this_rank;
+std::atomic<std::optional<Rank> (*)()> rank_source{nullptr};
 
 }  // namespace
 
@@ -54,13 +55,18 @@ void set_log_rank(std::optional<Rank> rank) {
   this_rank = rank;
 }
 std::optional<Rank> log_rank() {
-  return this_rank;
+  if (this_rank) return this_rank;
+  const auto source = rank_source.load(std::memory_order_relaxed);
+  return source != nullptr ? source() : std::nullopt;
+}
+void set_log_rank_source(std::optional<Rank> (*source)()) {
+  rank_source.store(source, std::memory_order_relaxed);
 }
 
 void log_line(LogLevel line_level, const std::string& text) {
   if (line_level == LogLevel::Off || line_level > log_level()) return;
   std::string line = "penstock";
-  if (this_rank) line += str_cat("[", this_rank->value, "]");
+  if (const std::optional<Rank> rank = log_rank()) line += str_cat("[", rank->value, "]");
   line += " " + std::string(to_string(line_level)) + ": " + text + "\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
 }

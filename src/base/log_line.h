@@ -14,6 +14,8 @@ namespace penstock {
 //! The rank in the prefix of the calling thread's lines; per thread, because ranks may be threads.
 void set_log_rank(std::optional<Rank> rank);
 std::optional<Rank> log_rank();
+//! The rank of a thread that has none of its own, such as autograd's thread of a device.
+void set_log_rank_source(std::optional<Rank> (*source)());
 
 //! Writes `penstock[rank] level: text` if `level` is enabled.
 void log_line(LogLevel level, const std::string& text);

@@ -11,6 +11,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <map>
+#include <random>
 #include <sstream>
 
 namespace penstock::parallel {
@@ -80,6 +82,31 @@ void check_agreement(const comm::Group& group, const std::vector<value::NamedTen
                              (a == first.end() ? "nothing" : *a), " where rank ", rank_text, " has ",
                              (b == other.end() ? "nothing" : *b)),
                      {}, "build the same modules in the same order on every rank");
+  }
+  for (const value::NamedTensor& item : parameters) {
+    if (!item.tensor.is_meta()) return require_own_device(group, item.tensor.device());
+  }
+}
+
+void require_own_device(const comm::Group& group, c10::Device device) {
+  if (group.size() == 1 || device.is_cpu() || device.is_meta()) return;
+  // A random number tells processes apart, also those of different machines.
+  static const std::uint64_t process =
+      std::random_device()() | (std::uint64_t{std::random_device()()} << 32U);
+  const std::string local = str_cat(device.str(), " of process ", process);
+  std::map<std::string, std::size_t> users;
+  const std::vector<c10::IValue> all = group.all_gather_object(c10::IValue(local));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto [found, is_new] = users.emplace(all[rank].toStringRef(), rank);
+    if (is_new) continue;
+    const auto world_rank = [&](std::size_t member) {
+      return group.global_rank(static_cast<int>(member)).value;
+    };
+    throw UsageError(
+        str_cat("ranks ", world_rank(found->second), " and ", world_rank(rank),
+                " are threads of one process and share a device: their backward passes run on one "
+                "thread and would wait for each other"),
+        {}, "give each thread rank a device of its own (InitOptions::device), or use processes");
   }
 }
 

@@ -20,9 +20,14 @@ std::vector<value::NamedTensor> listed(const Dict& tensors) {
 std::vector<value::NamedTensor> each_once(const std::vector<value::NamedTensor>& tensors);
 
 //! Throws UsageError on every rank of the group if names, shapes, types or requires_grad differ between
-//! ranks.
+//! ranks, or if ranks share a device (`require_own_device`).
 void check_agreement(const comm::Group& group, const std::vector<value::NamedTensor>& parameters,
                      const std::vector<value::NamedTensor>& buffers);
+
+//! Throws UsageError on every rank of the group if two of them are threads of one process on the same device
+//! other than the CPU. Autograd runs all backward passes of a device on one thread, where one rank would wait
+//! for a collective that the other can only start after it. Collective if the device is not the CPU.
+void require_own_device(const comm::Group& group, c10::Device device);
 
 //! Broadcasts the values of the group's first rank, many tensors at a time.
 void broadcast_values(const comm::Group& group, const std::vector<at::Tensor>& tensors);

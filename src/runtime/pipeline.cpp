@@ -1,5 +1,6 @@
 // PipelineSchedule: construction, training steps and evaluation steps.
 #include "base/log_line.h"
+#include "base/text.h"
 #include "comm/failure/exception_text.h"
 #include "runtime/backward/shared_parameters.h"
 #include "runtime/setup/agreement.h"
@@ -15,6 +16,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <map>
 #include <set>
 #include <utility>
 
@@ -86,6 +88,9 @@ struct PipelineSchedule::Impl {
   StepResult eval(const Input& input);
   template <class Input>
   StepResult run(const Input& input, bool train);
+  std::vector<StepNote> agree_on(const StepNote& note, const SplitBatch& split,
+                                 std::optional<NoteExchange>& late_notes);
+  void check_late(const std::vector<StepNote>& notes, const std::vector<StepNote>& expected) const;
   void check_static(const std::vector<StepNote>& notes, const StepBatch& batch);
   StepShapes shapes_of(const std::vector<StepNote>& notes, bool train) const;
   const schedule::Program& program_for(bool train);
@@ -95,7 +100,8 @@ struct PipelineSchedule::Impl {
   std::optional<schedule::Program> forward_only;
   MessageMetaCache known;
   std::vector<std::set<std::uint64_t>> known_of_rank;
-  FirstInputs first_inputs;  // used with ShapeMode::Static
+  FirstInputs first_inputs;                            // used with ShapeMode::Static
+  std::map<bool, std::vector<StepNote>> static_notes;  // of the last training and evaluation step
   BatchRowOrder row_orders;
   BufferPool pool;
   std::uint64_t steps = 0;
@@ -107,6 +113,38 @@ const schedule::Program& PipelineSchedule::Impl::program_for(bool train) {
   if (train) return setup.program;
   if (!forward_only) forward_only = forward_program(setup);
   return *forward_only;
+}
+
+// Returns the notes of all ranks. On a device with static shapes, these are the notes of the last step, and
+// those of this step are compared when it ends: the host launches the step without waiting for other ranks.
+std::vector<StepNote> PipelineSchedule::Impl::agree_on(const StepNote& note, const SplitBatch& split,
+                                                       std::optional<NoteExchange>& late_notes) {
+  const bool is_static = setup.options.shapes == ShapeMode::Static;
+  const auto before = static_notes.find(note.train);
+  if (is_static && setup.group.size() > 1 && !setup.stages.front().device().is_cpu() &&
+      before != static_notes.end()) {
+    if (!note.same_values(before->second[setup.rank.index()]))
+      throw first_inputs.local_error(setup, split.batch);
+    late_notes.emplace(setup, note);
+    return before->second;
+  }
+  std::vector<StepNote> notes = exchange_notes(setup, note);
+  common_fault = true;
+  check_row_orders(setup, notes);
+  common_fault = false;
+  check_static(notes, split.batch);
+  if (is_static) first_inputs.keep(split.batch, split.rows.size());
+  return notes;
+}
+
+void PipelineSchedule::Impl::check_late(const std::vector<StepNote>& notes,
+                                        const std::vector<StepNote>& expected) const {
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    if (notes[rank].same_values(expected[rank])) continue;
+    throw ShapeError(str_cat("the inputs of rank ", setup.group.global_rank(static_cast<int>(rank)).value,
+                             " changed after the first step, and this pipeline's shapes are static"),
+                     {}, "use ShapeMode::Inferred, which allows other shapes");
+  }
 }
 
 void PipelineSchedule::Impl::check_static(const std::vector<StepNote>& notes, const StepBatch& batch) {
@@ -138,14 +176,10 @@ template <class Input>
 StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   common_fault = false;
   SplitBatch split = split_batch(setup, input, train);
-  const std::vector<StepNote> notes =
-      exchange_notes(setup, {steps, train, split.signatures, split.rows, row_order_code(split.row_order)});
-  common_fault = true;
-  check_row_orders(setup, notes);
-  common_fault = false;
+  const StepNote note{steps, train, split.signatures, split.rows, row_order_code(split.row_order)};
+  std::optional<NoteExchange> late_notes;
+  const std::vector<StepNote> notes = agree_on(note, split, late_notes);
   const value::RowOrder& row_order = row_orders.find(setup, notes, split.row_order);
-  check_static(notes, split.batch);
-  if (setup.options.shapes == ShapeMode::Static) first_inputs.keep(split.batch, split.rows.size());
   const StepShapes shapes = shapes_of(notes, train);
   const auto& rows = notes[setup.rank_of(StageId(0)).index()].rows;
   std::vector<double> weights;
@@ -174,12 +208,14 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
     const at::NoGradGuard no_grad;
     step.run();
   }
+  if (late_notes) check_late(late_notes->finish(), notes);
   StepResult result = result_of(setup, program, step, weights, {row_order, rows});
   if (train && program.has_backward()) {
     if (setup.options.input_grads) return_input_grads(setup, step.input_grads, input, result);
     add_input_grads(step.input_grads);
   }
   if (!shapes.may_vary) known.merge(std::move(step).learned(), shapes.signatures);
+  static_notes[train] = notes;
   for (std::size_t rank = 0; rank < notes.size(); ++rank)
     known_of_rank[rank].insert(notes[rank].signatures.begin(), notes[rank].signatures.end());
   pool.trim();

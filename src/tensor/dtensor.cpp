@@ -36,11 +36,11 @@ void check_sizes(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
 }
 
 at::Tensor constructed(c10::IntArrayRef sizes, const DeviceMesh& mesh, const Placements& placements,
-                       at::ScalarType dtype,
+                       at::TensorOptions options,
                        const std::function<void(at::Tensor&, const Placements&)>& fill) {
   const Placements at = checked(placements, static_cast<std::int64_t>(sizes.size()), *Access::impl(mesh));
   const c10::AutoGradMode off(false);
-  at::Tensor local = at::empty(local_sizes(sizes, at, *Access::impl(mesh)), at::TensorOptions(dtype));
+  at::Tensor local = at::empty(local_sizes(sizes, at, *Access::impl(mesh)), options);
   fill(local, at);
   return wrap(local, Access::impl(mesh), at, sizes);
 }
@@ -143,39 +143,42 @@ std::string to_string(const at::Tensor& tensor) {
 }
 
 at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh,
-                            Placements placements, at::ScalarType dtype) {
-  return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
-    local.fill_(value);
-    for (std::size_t axis = 0; axis < at.size(); ++axis) {
-      // The contribution of the first rank is the value.
-      const bool sum = at[axis].is_partial() && at[axis].reduce() == comm::ReduceOp::Sum;
-      if (sum && Access::impl(mesh)->coordinate[axis] != 0) local.zero_();
-    }
-  });
+                            Placements placements, at::ScalarType dtype, at::Device device) {
+  return constructed(sizes, mesh, placements, at::device(device).dtype(dtype),
+                     [&](at::Tensor& local, const Placements& at) {
+                       local.fill_(value);
+                       for (std::size_t axis = 0; axis < at.size(); ++axis) {
+                         // The contribution of the first rank is the value.
+                         const bool sum = at[axis].is_partial() && at[axis].reduce() == comm::ReduceOp::Sum;
+                         if (sum && Access::impl(mesh)->coordinate[axis] != 0) local.zero_();
+                       }
+                     });
 }
 
 at::Tensor distributed_zeros(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                             at::ScalarType dtype) {
-  return distributed_full(sizes, 0, mesh, std::move(placements), dtype);
+                             at::ScalarType dtype, at::Device device) {
+  return distributed_full(sizes, 0, mesh, std::move(placements), dtype, device);
 }
 
 at::Tensor distributed_ones(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                            at::ScalarType dtype) {
-  return distributed_full(sizes, 1, mesh, std::move(placements), dtype);
+                            at::ScalarType dtype, at::Device device) {
+  return distributed_full(sizes, 1, mesh, std::move(placements), dtype, device);
 }
 
 at::Tensor distributed_rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                            at::ScalarType dtype) {
-  return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
-    fill_random(local, sizes, at, *Access::impl(mesh), next_key(*Access::impl(mesh)), Uniform{0, 1});
-  });
+                            at::ScalarType dtype, at::Device device) {
+  return constructed(
+      sizes, mesh, placements, at::device(device).dtype(dtype), [&](at::Tensor& local, const Placements& at) {
+        fill_random(local, sizes, at, *Access::impl(mesh), next_key(*Access::impl(mesh)), Uniform{0, 1});
+      });
 }
 
 at::Tensor distributed_randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                             at::ScalarType dtype) {
-  return constructed(sizes, mesh, placements, dtype, [&](at::Tensor& local, const Placements& at) {
-    fill_random(local, sizes, at, *Access::impl(mesh), next_key(*Access::impl(mesh)), Normal{0, 1});
-  });
+                             at::ScalarType dtype, at::Device device) {
+  return constructed(
+      sizes, mesh, placements, at::device(device).dtype(dtype), [&](at::Tensor& local, const Placements& at) {
+        fill_random(local, sizes, at, *Access::impl(mesh), next_key(*Access::impl(mesh)), Normal{0, 1});
+      });
 }
 
 }  // namespace penstock::tensor

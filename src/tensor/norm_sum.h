@@ -28,7 +28,8 @@ class GradNorm {
   //! elements.
   void add(const at::Tensor& grad, const std::vector<comm::Group>& groups);
 
-  //! The sum of powers (or the largest element) of all added gradients, on every rank. Collective.
+  //! The sum of powers (or the largest element) of all added gradients, on every rank. Collective. Waits once
+  //! for gradients on a device.
   double reduce() const;
   //! How partial results of several ranks combine: Sum, or Max for the infinity norm.
   comm::ReduceOp reduce_op() const;
@@ -40,13 +41,20 @@ class GradNorm {
 
   struct GroupSum {
     std::vector<comm::Group> groups;
-    double sum = 0;
+    double sum = 0;                      //!< of gradients on the CPU
+    std::vector<at::Tensor> on_devices;  //!< gradients on devices; `reduce` adds them
   };
+  std::vector<double> local_sums() const;
+  double combined(double a, double b) const;
+
   double norm_type_;
   std::vector<GroupSum> sums_;
 };
 
 //! The factor that scales gradients of this norm to at most `max_norm`; 1 if no clipping is needed.
 double clip_scale(double norm, double max_norm);
+
+//! Multiplies the gradients of these parameters, with few kernels on a device.
+void scale_gradients(const std::vector<at::Tensor>& gradients, double scale);
 
 }  // namespace penstock::tensor

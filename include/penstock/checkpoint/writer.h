@@ -18,7 +18,8 @@ namespace penstock::checkpoint {
 struct WriterOptions {
   std::optional<int> keep = 3;  //!< number of complete checkpoints to keep; nullopt: all
   bool asynchronous = true;     //!< write in a background thread
-  //! A rank that must write more bytes than this makes no copy and writes before `save` returns.
+  //! A rank that must write more bytes than this makes no copy and writes before `save` returns. Copies of
+  //! tensors on a device are in pinned host memory.
   std::uint64_t copy_limit = std::uint64_t{8} << 30;
 };
 

@@ -20,10 +20,8 @@ class InputReshard {
   InputReshard(const InputReshard&) = delete;
   InputReshard& operator=(const InputReshard&) = delete;
 
-  struct Scope;
-
  private:
-  std::unique_ptr<Scope> scope_;
+  std::shared_ptr<void> scope_;
 };
 
 }  // namespace penstock::parallel

@@ -1,11 +1,13 @@
 // Cross entropy on logits that are sharded along the class dim.
 #pragma once
 
+#include <memory>
+
 namespace penstock::parallel {
 
 //! Log-softmax and cross entropy keep sharded classes sharded whenever that is cheaper. During the lifetime
-//! of this object, on its thread, they never gather classes and throw UsageError for logits that are not
-//! sharded along the class dim.
+//! of this object, on its thread and in the backward passes that it starts, they never gather classes and
+//! throw UsageError for logits that are not sharded along the class dim. Objects must end in reverse order.
 class LossParallel {
  public:
   LossParallel();
@@ -14,7 +16,7 @@ class LossParallel {
   LossParallel& operator=(const LossParallel&) = delete;
 
  private:
-  bool outer_;
+  std::shared_ptr<void> mode_;
 };
 
 }  // namespace penstock::parallel

@@ -24,7 +24,7 @@ class LossReduction {
   //! microbatch i has weight weight_i / sum of weights. A microbatch of weight 0 contributes nothing, even if
   //! its loss is NaN.
   static LossReduction weighted(std::function<double(const c10::IValue& target)> weight) {
-    return LossReduction(Weighted{std::move(weight)});
+    return LossReduction(Weighted{std::move(weight), std::nullopt});
   }
   //! The user's loss is a mean over the valid labels (as in cross_entropy), and so is the batch loss. Equals
   //! `weighted` by the number of labels other than `ignored`. The target must be a single tensor.
@@ -49,6 +49,7 @@ class LossReduction {
   struct Sum {};
   struct Weighted {
     std::function<double(const c10::IValue&)> weight;
+    std::optional<std::int64_t> ignored_label{};  // if the weight is the number of the other labels
   };
   using Rule = std::variant<Mean, Sum, Weighted>;
 

@@ -26,8 +26,11 @@ namespace penstock::runtime {
 //! How stages learn the shapes of the values they receive (docs/adr/0006).
 enum class ShapeMode {
   Inferred,  //!< sent ahead if the batch has new shapes, then cached
-  Static,    //!< sent in the first step; a later change is a ShapeError on every rank that lists all changes
-  Dynamic,   //!< sent ahead of every message: shapes may change with every microbatch
+  //! Sent in the first step. A later change is a ShapeError on every rank that lists all changes. On a device
+  //! other than the CPU it is a ShapeError of the rank with the change and PeerFailed on the others: ranks
+  //! then do not wait for each other at the start of a step.
+  Static,
+  Dynamic,  //!< sent ahead of every message: shapes may change with every microbatch
 };
 std::string_view to_string(ShapeMode mode);
 

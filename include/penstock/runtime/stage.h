@@ -36,7 +36,8 @@ struct StageOptions {
 //! A stage of this rank: a module, its index in the pipeline and its device.
 class PipelineStage {
  public:
-  //! Moves the module to `device`, in place. Throws UsageError if `stage` is not in 0 … num_stages-1.
+  //! Moves the module to `device`, in place. A device without an index is the current one, which `init` sets.
+  //! Throws UsageError if `stage` is not in 0 … num_stages-1, or if there is no such device.
   PipelineStage(std::shared_ptr<StageModule> module, StageId stage, int num_stages, at::Device device,
                 comm::Group group, StageOptions options = {});
 

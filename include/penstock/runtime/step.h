@@ -51,9 +51,9 @@ struct Microbatches {
 //! The results of a step on this rank.
 struct StepResult {
   //! The unreduced loss of each microbatch: on the rank of the last stage, or on all ranks if
-  //! `loss_on_all_ranks` is set.
+  //! `loss_on_all_ranks` is set. Losses are on the CPU, also if the stages are on another device.
   std::vector<at::Tensor> losses;
-  //! The batch loss, reduced from `losses`. Undefined if there are none.
+  //! The batch loss, reduced from `losses`, on the CPU. Undefined if there are none.
   at::Tensor loss;
   //! The merged outputs of the last stage; None on other ranks or if `return_outputs` is false.
   c10::IValue outputs;
@@ -63,7 +63,8 @@ struct StepResult {
   value::Args input_grads;
   value::Kwargs kwarg_grads;
   std::map<StageId, value::Kwargs> stage_kwarg_grads;
-  //! The start and end of this rank's actions; the lists of other ranks are empty.
+  //! The start and end of this rank's actions; the lists of other ranks are empty. On a device, these are
+  //! times of its current stream, so `step` returns when the device has finished the step.
   schedule::Timeline timeline;
 };
 

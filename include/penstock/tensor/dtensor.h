@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -62,20 +63,21 @@ std::string to_string(const at::Tensor& tensor);
 // placements.
 //! Every element is `value`.
 at::Tensor distributed_full(c10::IntArrayRef sizes, double value, const DeviceMesh& mesh,
-                            Placements placements, at::ScalarType dtype = at::kFloat);
+                            Placements placements, at::ScalarType dtype = at::kFloat,
+                            at::Device device = at::kCPU);
 at::Tensor distributed_zeros(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                             at::ScalarType dtype = at::kFloat);
+                             at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
 at::Tensor distributed_ones(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                            at::ScalarType dtype = at::kFloat);
+                            at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
 //! Uniform in [0, 1).
 at::Tensor distributed_rand(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                            at::ScalarType dtype = at::kFloat);
+                            at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
 //! Standard normal.
 at::Tensor distributed_randn(c10::IntArrayRef sizes, const DeviceMesh& mesh, Placements placements,
-                             at::ScalarType dtype = at::kFloat);
+                             at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU);
 
-//! During its lifetime, operators without a sharding rule run with all tensors replicated on this thread
-//! instead of throwing.
+//! During its lifetime, operators without a sharding rule run with all tensors replicated on this thread,
+//! and in the backward passes that it starts, instead of throwing. Objects must end in reverse order.
 class ReplicateUnknownOps {
  public:
   ReplicateUnknownOps();
@@ -84,10 +86,11 @@ class ReplicateUnknownOps {
   ReplicateUnknownOps& operator=(const ReplicateUnknownOps&) = delete;
 
  private:
-  bool outer_;
+  std::shared_ptr<void> mode_;
 };
 
-//! Collectives that redistributions issued on this thread.
+//! Collectives that redistributions issued on this thread, and on the current device if it is not the CPU:
+//! backward passes of a device run on a thread of autograd.
 struct Traffic {
   std::int64_t all_reduces = 0, all_gathers = 0, reduce_scatters = 0, all_to_alls = 0;
   std::int64_t bytes = 0;  //!< bytes that this rank sends with ring algorithms
@@ -95,7 +98,7 @@ struct Traffic {
 };
 //! The traffic since the thread started or since the last `reset_traffic`.
 Traffic traffic();
-//! Sets the counters of this thread to 0.
+//! Sets the counters of this thread and of its current device to 0.
 void reset_traffic();
 
 }  // namespace penstock::tensor

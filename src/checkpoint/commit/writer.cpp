@@ -7,6 +7,7 @@
 #include "checkpoint/commit/commit.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "checkpoint/commit/files.h"
+#include "checkpoint/commit/host_copies.h"
 #include "checkpoint/commit/writer_access.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/save_plan.h"
@@ -86,6 +87,7 @@ struct Save {
   Notes notes;
   std::shared_ptr<const SavePlan> plan;
   std::vector<at::Tensor> locals;  //!< tensors of the jobs of this rank
+  HostCopies copies;               //!< their copies, if any
 };
 
 }  // namespace
@@ -259,7 +261,7 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
   const std::vector<Piece> pieces = local_pieces(given);
   Impl& impl = *impl_;
   impl.update_plan(pieces);
-  auto save = std::make_shared<Save>(Save{step, notes, impl.plan, {}});
+  auto save = std::make_shared<Save>(Save{step, notes, impl.plan, {}, {}});
   std::uint64_t bytes = 0;
   for (const auto& job : impl.plan->jobs[static_cast<std::size_t>(impl.group.rank())]) {
     const Piece& piece = pieces[job.piece];
@@ -271,14 +273,14 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
     bytes += save->locals.back().nbytes();
   }
   if (impl.options.asynchronous && bytes <= impl.options.copy_limit) {
-    for (at::Tensor& local : save->locals) {
-      local = local.to(local.options().device(at::kCPU), /*non_blocking=*/false, /*copy=*/true,
-                       at::MemoryFormat::Contiguous);
-    }
+    save->copies.start(save->locals);
+  } else {
+    save->copies.expect(save->locals);
   }
   auto rank = log_rank();
   const auto write = [&impl, save, rank] {
     set_log_rank(rank);
+    save->copies.wait();
     impl.write(*save);
   };
   impl.writing = std::async(std::launch::async, write);

@@ -7,6 +7,7 @@
 #include <penstock/graph/capture.h>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -50,22 +51,36 @@ class Unchanged {
     for (const auto& [name, buffer] : model.buffers) {
       if (buffer.defined()) saved_.emplace_back(buffer, buffer.clone());
     }
-    const std::lock_guard lock(generator_.mutex());
-    random_ = generator_.get_state();
+    save(at::detail::getDefaultCPUGenerator());
+    for (const auto* list : {&model.parameters, &model.buffers}) {
+      for (const auto& [name, tensor] : *list) {
+        if (tensor.defined() && !tensor.is_cpu() && !tensor.is_meta())
+          save(at::globalContext().defaultGenerator(tensor.device()));
+      }
+    }
   }
   ~Unchanged() {
     const c10::AutoGradMode no_grad(false);
     for (auto& [buffer, copy] : saved_) buffer.copy_(copy);
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(random_);
+    for (auto& [generator, state] : random_) {
+      const std::lock_guard lock(generator.mutex());
+      generator.set_state(state);
+    }
   }
   Unchanged(const Unchanged&) = delete;
   Unchanged& operator=(const Unchanged&) = delete;
 
  private:
+  void save(at::Generator generator) {
+    for (const auto& [known, state] : random_) {
+      if (known == generator) return;
+    }
+    const std::lock_guard lock(generator.mutex());
+    random_.emplace_back(generator, generator.get_state());
+  }
+
   std::vector<std::pair<at::Tensor, at::Tensor>> saved_;
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  at::Tensor random_;
+  std::vector<std::pair<at::Generator, at::Tensor>> random_;
 };
 
 class RecorderScope {

@@ -37,6 +37,15 @@ bool leaves_unfilled(const std::string& name) {
   return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
 }
 
+// The autograd key of the device of the first tensor argument; that of the CPU if there is none.
+c10::DispatchKey autograd_key(const torch::jit::Stack& stack, std::size_t arguments) {
+  for (const IValue& value : torch::jit::last(stack, arguments)) {
+    if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().is_meta()) continue;
+    return c10::getAutogradKeyFromBackend(value.toTensor().key_set().highestBackendKey());
+  }
+  return c10::DispatchKey::AutogradCPU;
+}
+
 Autocast autocast_of(c10::DeviceType device) {
   return {.device = device,
           .dtype = at::autocast::get_autocast_dtype(device),
@@ -276,9 +285,9 @@ Arg Recorder::argument(const IValue& value, bool written) {
   return {value};
 }
 
-NodeMode Recorder::mode() {
+NodeMode Recorder::mode(c10::DispatchKey autograd) {
   NodeMode mode;
-  const bool below = c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradCPU);
+  const bool below = c10::impl::tls_local_dispatch_key_set().excluded_.has(autograd);
   const bool grad = c10::GradMode::is_enabled() && !below;
   if (grad != base_grad_) mode.grad = grad ? GradFlag::On : GradFlag::Off;
   const Autocast cpu = autocast_of(c10::DeviceType::CPU), accelerator = autocast_of(c10::DeviceType::CUDA);
@@ -350,7 +359,7 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   if (name == "aten::set_" || name == "aten::set_data") {
     refuse("the forward pass replaces the memory of a tensor", "use copy_() instead");
   }
-  Node node{.op = intern_operator(op), .mode = mode()};
+  Node node{.op = intern_operator(op), .mode = mode(autograd_key(stack, arguments))};
   node.args.reserve(arguments);
   for (std::size_t i = 0; i < arguments; ++i) {
     const c10::AliasInfo* alias = schema.arguments()[i].alias_info();

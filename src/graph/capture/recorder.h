@@ -64,7 +64,7 @@ class Recorder {
   void check_autograd(const Known& known, const at::Tensor& tensor) const;
   void set_module(Node& node) const;
   std::string scope() const;
-  NodeMode mode();
+  NodeMode mode(c10::DispatchKey autograd);
   std::string fresh_name(const std::string& base);
   [[noreturn]] void refuse(const std::string& what, const std::string& hint) const;
 

@@ -160,10 +160,21 @@ class Compiler {
       program.destinations.push_back(to);
     }
     step.end_result = static_cast<std::uint32_t>(program.destinations.size());
-    step.mode = mode_number(program, node.mode);
+    step.mode = mode_number(program, on_device(node.mode));
     step.call = node.op ? call_of(program, node, operands, step.typed) : Call::Scalar;
     program.names.push_back(node.name() + (node.module.empty() ? "" : " of module " + node.module));
     program.steps.push_back(step);
+  }
+
+  //! Autocast of the CPU becomes that of the device to which the graph was moved.
+  NodeMode on_device(NodeMode mode) const {
+    if (!device_ || device_->is_cpu() || device_->is_meta()) return mode;
+    const auto is_on_device = [&](const Autocast& cast) { return cast.device == device_->type(); };
+    if (std::any_of(mode.autocast.begin(), mode.autocast.end(), is_on_device)) return mode;
+    for (Autocast& cast : mode.autocast) {
+      if (cast.device == c10::DeviceType::CPU) cast.device = device_->type();
+    }
+    return mode;
   }
 
   //! Decides whether the node can be called unboxed; if so, sets `typed` to the index of its handle.

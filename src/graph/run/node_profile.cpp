@@ -9,12 +9,38 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <numeric>
 
 namespace penstock::graph {
+namespace {
+
+//! The devices, other than the CPU, of the module and its inputs. A node takes as long as its kernels there.
+std::vector<c10::Device> devices_of(const GraphModule& module, const std::vector<c10::IValue>& leaves) {
+  std::vector<c10::Device> devices;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) return;
+    if (std::find(devices.begin(), devices.end(), tensor.device()) == devices.end())
+      devices.push_back(tensor.device());
+  };
+  for (const at::Tensor& tensor : module.tensors()) add(tensor);
+  for (const c10::IValue& leaf : leaves) {
+    if (leaf.isTensor()) add(leaf.toTensor());
+  }
+  return devices;
+}
+
+void wait_for_devices(const std::vector<c10::Device>& devices) {
+  for (const c10::Device device : devices) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.synchronizeStream(guard.getStream(device));
+  }
+}
+
+}  // namespace
 
 std::vector<double> profile_nodes(const GraphModule& module, const std::vector<c10::IValue>& leaves,
                                   int runs) {
@@ -23,10 +49,13 @@ std::vector<double> profile_nodes(const GraphModule& module, const std::vector<c
   for (const auto& [name, buffer] : module.named_buffers()) saved.emplace_back(buffer, buffer.clone());
   using Clock = std::chrono::steady_clock;
   std::vector<double> least(module.graph().nodes.size(), 0);
-  const Interpreter interpreter(module.graph());
+  const Interpreter interpreter(module.graph(), module.device());
+  const std::vector<c10::Device> devices = devices_of(module, leaves);
   for (int run = 0; run <= runs; ++run) {
+    wait_for_devices(devices);
     Clock::time_point before = Clock::now();
     interpreter.run(leaves, module.tensors(), [&](std::size_t node) {
+      wait_for_devices(devices);
       const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
       if (run == 1 || (run > 1 && seconds < least[node])) least[node] = seconds;
       before = Clock::now();

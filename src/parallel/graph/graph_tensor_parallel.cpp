@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "parallel/graph/boundaries.h"
 #include "parallel/graph/weights.h"
+#include "parallel/replica_agreement.h"
 #include "parallel/tensor/module_paths.h"
 #include "parallel/tensor/prepare.h"
 #include "tensor/dispatch/dtensor_impl.h"
@@ -188,6 +189,7 @@ void check_paths(const graph::Graph& graph, const ParallelPlan& plan) {
 void parallelize_module(graph::GraphModule& module, const tensor::DeviceMesh& mesh, const ParallelPlan& plan,
                         UnknownPath unknown) {
   check_one_axis(mesh);
+  if (module.device()) require_own_device(mesh.group(0), *module.device());
   const std::vector<std::string> paths = module_paths(module.graph());
   GraphPlan made(module, mesh, unknown);
   for (const auto& [pattern, style] : plan) {

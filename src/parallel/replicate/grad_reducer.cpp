@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
@@ -40,6 +41,7 @@ Replica::Impl::Impl(std::vector<value::NamedTensor> parameters, comm::Group grou
       throw UsageError("parameter " + quote(item.name) +
                        " cannot be replicated: it must be a floating-point leaf tensor");
     tensor::FlatDTensor flat = tensor::flatten_dtensor(item.tensor);
+    flags_in_buckets_ = flags_in_buckets_ && flat.local.is_cpu();
     tensors.push_back(flat.local);
     specs_.push_back(std::move(flat.spec));
   }
@@ -65,7 +67,8 @@ void Replica::Impl::attach() {
 void Replica::Impl::allocate(Bucket& bucket) {
   const auto count = static_cast<std::int64_t>(bucket.members.size());
   const at::Tensor& first = parameters_[bucket.members.front().parameter].tensor;
-  bucket.flat = at::empty({bucket.elements + count}, first.options().requires_grad(false));
+  bucket.flat =
+      at::empty({bucket.elements + (flags_in_buckets_ ? count : 0)}, first.options().requires_grad(false));
   std::int64_t offset = 0;
   for (Member& member : bucket.members) {
     const at::Tensor part = tensor::flatten_dtensor(parameters_[member.parameter].tensor).local;
@@ -162,10 +165,12 @@ void Replica::Impl::launch_full() {
 void Replica::Impl::launch(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   bucket.launched = true;
-  std::vector<float> present;
-  for (const Member& member : bucket.members) present.push_back(member.present ? 1 : 0);
-  const auto count = static_cast<std::int64_t>(present.size());
-  bucket.flat.narrow(0, bucket.elements, count).copy_(at::from_blob(present.data(), {count}, at::kFloat));
+  if (flags_in_buckets_) {
+    std::vector<float> present;
+    for (const Member& member : bucket.members) present.push_back(member.present ? 1 : 0);
+    const auto count = static_cast<std::int64_t>(present.size());
+    bucket.flat.narrow(0, bucket.elements, count).copy_(at::from_blob(present.data(), {count}, at::kFloat));
+  }
   if (group_.size() == 1) {
     bucket.sent = bucket.flat;
     return;
@@ -181,10 +186,12 @@ void Replica::Impl::finish() {
       const Location location = locations_[i];
       if (!buckets_[location.bucket].members[location.member].ready) mark_ready(i);
     }
+    if (!flags_in_buckets_) launch_flags();
     for (Bucket& bucket : buckets_) {
       bucket.work.wait();
       install(bucket);
     }
+    if (!flags_in_buckets_) install_unused();
   } catch (...) {
     abandon();
     throw;
@@ -197,6 +204,7 @@ void Replica::Impl::install(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   if (!bucket.sent.is_same(bucket.flat)) bucket.flat.copy_(bucket.sent);
   bucket.sent = at::Tensor();
+  if (!flags_in_buckets_) return;
   const auto count = static_cast<std::int64_t>(bucket.members.size());
   const at::Tensor used = bucket.flat.narrow(0, bucket.elements, count).to(at::kCPU, at::kFloat).contiguous();
   const auto* const fractions = used.const_data_ptr<float>();
@@ -206,6 +214,30 @@ void Replica::Impl::install(Bucket& bucket) {
     at::Tensor parameter = parameters_[number].tensor;
     if (!parameter.grad().defined())
       parameter.mutable_grad() = with_spec(bucket.members[i].view, specs_[number]);
+  }
+}
+
+// After all buckets, so that every rank calls the collectives in the same order.
+void Replica::Impl::launch_flags() {
+  flags_ = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kInt);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Location location = locations_[i];
+    flags_.mutable_data_ptr<int>()[i] = buckets_[location.bucket].members[location.member].present ? 1 : 0;
+  }
+  if (group_.size() > 1) flags_work_ = group_.iall_reduce(flags_, comm::ReduceOp::Max);
+}
+
+// Parameters without a gradient on this rank get that of the others. A rank that has all gradients does not
+// wait.
+void Replica::Impl::install_unused() {
+  const auto has_gradient = [](const value::NamedTensor& item) { return item.tensor.grad().defined(); };
+  if (std::all_of(parameters_.begin(), parameters_.end(), has_gradient)) return flags_work_.detach();
+  flags_work_.wait();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor parameter = parameters_[i].tensor;
+    if (flags_.const_data_ptr<int>()[i] == 0 || parameter.grad().defined()) continue;
+    const Location location = locations_[i];
+    parameter.mutable_grad() = with_spec(buckets_[location.bucket].members[location.member].view, specs_[i]);
   }
 }
 
@@ -225,6 +257,7 @@ void Replica::Impl::abandon() noexcept {
     bucket.work.detach();
     bucket.sent = at::Tensor();
   }
+  flags_work_.detach();
   active_ = manual_ = false;
   end_of_backward_.reset();
 }

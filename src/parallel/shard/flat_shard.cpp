@@ -8,6 +8,7 @@
 #include <penstock/base/error.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <utility>
@@ -96,6 +97,7 @@ void FlatShard::set_storage(bool full) {
   const c10::Storage& storage = full_.storage();
   const std::size_t bytes = full ? static_cast<std::size_t>(full_.numel()) * full_.element_size() : 0;
   if (storage.nbytes() == bytes) return;
+  const c10::DeviceGuard guard(full_.device());  // allocators use the current device
   storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
   storage.set_nbytes(bytes);
 }

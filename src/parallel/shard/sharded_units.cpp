@@ -341,9 +341,9 @@ double Sharded::Impl::clip_grad_norm(double max_norm, double norm_type) const {
   const double total = norm.norm_of(combine_norm(norm.reduce(), norm.reduce_op()));
   const double scale = tensor::clip_scale(total, max_norm);
   if (scale == 1) return total;
-  for (const ShardedParameter& item : shards()) {
-    if (item.shard.grad().defined()) item.shard.grad().mul_(scale);
-  }
+  std::vector<at::Tensor> gradients;
+  for (const ShardedParameter& item : shards()) gradients.push_back(item.shard.grad());
+  tensor::scale_gradients(gradients, scale);
   return total;
 }
 

@@ -1,8 +1,9 @@
 // Saved-tensor hooks in C++. libtorch asks its autograd engine for the hooks of each saved tensor; Python's
-// engine returns Python hooks. This engine returns the hooks of the thread's scope. It replaces the default
-// engine when the first scope is created.
+// engine returns Python hooks. This engine returns the hooks of the thread's scope, or of the scope in which
+// the backward pass of this thread started. It wraps the default engine when the first scope is created.
 #include "tensor/dispatch/autograd.h"
 #include "tensor/dispatch/dtensor_impl.h"
+#include "value/carried_setting.h"
 
 #include <penstock/base/error.h>
 #include <penstock/parallel/input_reshard.h>
@@ -13,19 +14,19 @@
 
 namespace penstock::parallel {
 
-struct InputReshard::Scope {
-  tensor::DeviceMesh mesh;
-  std::int64_t dim;
-  Scope* outer;
-};
-
 namespace {
 
-thread_local InputReshard::Scope* current = nullptr;
+struct Resharded {
+  tensor::DeviceMesh mesh;
+  std::int64_t dim;
+};
+
+constexpr std::string_view kInputReshard = "penstock: InputReshard";
+constexpr value::CarriedSetting<Resharded> current_reshard(&kInputReshard);
 
 class Resharding : public torch::autograd::SavedVariableHooks {
  public:
-  explicit Resharding(const InputReshard::Scope& scope) : mesh_(scope.mesh), dim_(scope.dim) {}
+  explicit Resharding(const Resharded& scope) : mesh_(scope.mesh), dim_(scope.dim) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
     const c10::AutoGradMode off(false);
@@ -52,16 +53,39 @@ class Resharding : public torch::autograd::SavedVariableHooks {
   bool sharded_ = false;
 };
 
+// Backward passes run on the engine that it replaces: libtorch starts the threads of devices for one engine
+// only.
 class HookingEngine : public torch::autograd::Engine {
  public:
+  explicit HookingEngine(Engine& replaced) : replaced_(replaced) {}
+
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return current ? std::make_unique<Resharding>(*current) : nullptr;
+    const Resharded* const scope = current_reshard.find();
+    if (scope == nullptr) return replaced_.get_default_saved_variable_hooks();
+    return std::make_unique<Resharding>(*scope);
+  }
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    return replaced_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return replaced_.make_anomaly_metadata();
   }
 
-  static Engine& get() {
-    static auto* const engine = new HookingEngine;  // NOLINT: never destroyed, like libtorch's engine
-    return *engine;
+  //! Replaces the default engine; it is never destroyed, like libtorch's.
+  static void install() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      installed = new HookingEngine(get_default_engine());  // NOLINT: see above
+      torch::autograd::set_default_engine_stub([]() -> Engine& { return *installed; });
+    });
   }
+
+ private:
+  static inline HookingEngine* installed = nullptr;
+  Engine& replaced_;
 };
 
 }  // namespace
@@ -71,14 +95,10 @@ InputReshard::InputReshard(const tensor::DeviceMesh& mesh, std::int64_t dim) {
     throw UsageError("InputReshard needs a mesh with one axis, not " + to_string(mesh), {},
                      "pass one axis: mesh[\"tp\"]");
   }
-  static std::once_flag once;
-  std::call_once(once, [] { torch::autograd::set_default_engine_stub(&HookingEngine::get); });
-  scope_ = std::make_unique<Scope>(Scope{mesh, dim, current});
-  current = scope_.get();
+  HookingEngine::install();
+  scope_ = std::make_shared<value::CarriedSetting<Resharded>::Scope>(current_reshard, Resharded{mesh, dim});
 }
 
-InputReshard::~InputReshard() {
-  current = scope_->outer;
-}
+InputReshard::~InputReshard() = default;
 
 }  // namespace penstock::parallel

@@ -5,11 +5,7 @@
 
 namespace penstock::parallel {
 
-LossParallel::LossParallel() : outer_(tensor::loss_stays_sharded()) {
-  tensor::loss_stays_sharded() = true;
-}
-LossParallel::~LossParallel() {
-  tensor::loss_stays_sharded() = outer_;
-}
+LossParallel::LossParallel() : mode_(tensor::keep_loss_sharded()) {}
+LossParallel::~LossParallel() = default;
 
 }  // namespace penstock::parallel

@@ -2,6 +2,7 @@
 // the parameter table; both are replaced. Prepare styles use the hooks of `ps::call`.
 #include "base/text.h"
 #include "graph/run/exported_access.h"
+#include "parallel/replica_agreement.h"
 #include "parallel/tensor/module_paths.h"
 #include "parallel/tensor/prepare.h"
 #include "runtime/stage/hooked_module.h"
@@ -253,6 +254,10 @@ void parallelize_module(Module& module, const tensor::DeviceMesh& mesh, const Pa
   if (auto* exported = dynamic_cast<graph::ExportedModuleImpl*>(&module))
     return parallelize_exported(*exported, mesh, plan);
   check_one_axis(mesh);
+  for (const at::Tensor& parameter : module.parameters()) {
+    require_own_device(mesh.group(0), parameter.device());
+    break;
+  }
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> modules;
   std::vector<std::string> paths;
   for (const auto& item : module.named_modules("", false)) {

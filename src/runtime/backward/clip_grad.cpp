@@ -48,9 +48,9 @@ double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shar
   const double total = norm.norm_of(sum.item<double>());
   const double scale = tensor::clip_scale(total, max_norm);
   if (scale == 1) return total;
-  for (const at::Tensor& parameter : parameters_of(setup, nullptr)) {
-    if (parameter.grad().defined()) parameter.grad().mul_(scale);
-  }
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_of(setup, nullptr)) gradients.push_back(parameter.grad());
+  tensor::scale_gradients(gradients, scale);
   return total;
 }
 

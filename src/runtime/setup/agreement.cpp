@@ -10,6 +10,7 @@
 #include <penstock/version.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include <algorithm>
@@ -109,6 +110,30 @@ void learn_from_all_ranks(PipelineSetup& setup) {
   setup.keywords = any ? std::nullopt : std::optional(std::move(all));
 }
 
+namespace {
+
+// Exchanges a byte of device memory with each peer. Transports with ordered transfers may open a connection
+// of two ranks inside the first call, where both must meet: all ranks visit their pairs in the same order,
+// and the lower rank of a pair sends first.
+void open_device_connections(const PipelineSetup& setup, const std::set<int>& peers) {
+  const auto exchange = [&](int peer) {
+    const at::Tensor byte = at::zeros({1}, at::device(setup.stages.front().device()).dtype(at::kByte));
+    const bool first = setup.rank.value < peer;
+    if (first) setup.group.isend(byte, peer).wait();
+    setup.group.irecv(byte, peer).wait();
+    if (!first) setup.group.isend(byte, peer).wait();
+  };
+  // Pairs in the order of their lower rank, then of their higher rank.
+  for (const int peer : peers) {
+    if (peer < setup.rank.value) exchange(peer);
+  }
+  for (const int peer : peers) {
+    if (peer > setup.rank.value) exchange(peer);
+  }
+}
+
+}  // namespace
+
 void warm_up(const PipelineSetup& setup) {
   std::set<int> peers;
   const schedule::Wiring& wiring = setup.program.wiring();
@@ -137,43 +162,53 @@ void warm_up(const PipelineSetup& setup) {
                       e.context(), e.hint());
     }
   }
+  if (setup.group.send_mode() == schedule::SendMode::Ordered) open_device_connections(setup, peers);
   // Ranks whose own pairs work learn here that another pair failed.
   if (setup.group.size() > 1) setup.group.barrier();
 }
 
-std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& local) {
-  if (setup.group.size() == 1) return {local};
-  const std::size_t microbatches = local.signatures.size();
-  const at::Tensor note = at::empty({static_cast<std::int64_t>(3 + 2 * microbatches)}, at::kLong);
+NoteExchange::NoteExchange(const PipelineSetup& setup, const StepNote& local)
+    : setup_(setup), microbatches_(local.signatures.size()) {
+  const at::Tensor note = at::empty({static_cast<std::int64_t>(3 + 2 * microbatches_)}, at::kLong);
   auto* sent = note.mutable_data_ptr<std::int64_t>();
   sent[0] = static_cast<std::int64_t>(local.step);
   sent[1] = local.train ? 1 : 0;
-  sent[2 + 2 * microbatches] = local.row_order;
-  for (std::size_t m = 0; m < microbatches; ++m) {
+  sent[2 + 2 * microbatches_] = local.row_order;
+  for (std::size_t m = 0; m < microbatches_; ++m) {
     sent[2 + m] = static_cast<std::int64_t>(local.signatures[m]);
-    sent[2 + microbatches + m] = local.rows[m];
+    sent[2 + microbatches_ + m] = local.rows[m];
   }
-  std::vector<StepNote> all;
-  for (const at::Tensor& row : setup.group.all_gather(note)) {
-    const auto* received = row.const_data_ptr<std::int64_t>();
+  all_ = at::empty({setup.group.size(), note.numel()}, at::kLong);
+  work_ = setup.group.iall_gather_into(all_, note);
+}
+
+std::vector<StepNote> NoteExchange::finish() {
+  work_.wait();
+  std::vector<StepNote> notes;
+  for (int rank = 0; rank < setup_.group.size(); ++rank) {
+    const auto* received = all_.const_data_ptr<std::int64_t>() + rank * all_.size(1);
     StepNote other{
-        static_cast<std::uint64_t>(received[0]), received[1] != 0, {}, {}, received[2 + 2 * microbatches]};
-    for (std::size_t m = 0; m < microbatches; ++m) {
+        static_cast<std::uint64_t>(received[0]), received[1] != 0, {}, {}, received[2 + 2 * microbatches_]};
+    for (std::size_t m = 0; m < microbatches_; ++m) {
       other.signatures.push_back(static_cast<std::uint64_t>(received[2 + m]));
-      other.rows.push_back(received[2 + microbatches + m]);
+      other.rows.push_back(received[2 + microbatches_ + m]);
     }
-    all.push_back(std::move(other));
-    if (all.back().train != all.front().train || all.back().step != all.front().step) {
+    notes.push_back(std::move(other));
+    if (notes.back().train != notes.front().train || notes.back().step != notes.front().step) {
       const auto text = [](const StepNote& n) {
         return str_cat((n.train ? "step " : "evaluation "), n.step);
       };
-      throw UsageError(str_cat("the ranks do not run the same step: rank ", setup.group.global_rank(0).value,
-                               " runs ", text(all.front()), ", rank ",
-                               setup.group.global_rank(static_cast<int>(all.size()) - 1).value, " runs ",
-                               text(all.back())));
+      throw UsageError(str_cat("the ranks do not run the same step: rank ", setup_.group.global_rank(0).value,
+                               " runs ", text(notes.front()), ", rank ", setup_.group.global_rank(rank).value,
+                               " runs ", text(notes.back())));
     }
   }
-  return all;
+  return notes;
+}
+
+std::vector<StepNote> exchange_notes(const PipelineSetup& setup, const StepNote& local) {
+  if (setup.group.size() == 1) return {local};
+  return NoteExchange(setup, local).finish();
 }
 
 std::int64_t row_order_code(const value::RowOrder& order) {

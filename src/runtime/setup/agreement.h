@@ -37,6 +37,25 @@ struct StepNote {
   std::vector<std::int64_t> rows;         //!< of the first stage's microbatches; zeros elsewhere
   //! The row order of its values (`row_order_code`).
   std::int64_t row_order = 0;
+
+  //! Whether the values have the same shapes and rows as those of another step.
+  bool same_values(const StepNote& other) const {
+    return signatures == other.signatures && rows == other.rows && row_order == other.row_order;
+  }
+};
+
+//! Gathers the notes of all ranks, while this rank does something else.
+class NoteExchange {
+ public:
+  NoteExchange(const PipelineSetup& setup, const StepNote& local);
+  //! Waits. Throws UsageError if ranks run different steps, or only some train.
+  std::vector<StepNote> finish();
+
+ private:
+  const PipelineSetup& setup_;
+  std::size_t microbatches_;
+  at::Tensor all_;
+  comm::Work work_;
 };
 
 //! Gathers the notes of all ranks. Throws UsageError if ranks run different steps, or only some train.

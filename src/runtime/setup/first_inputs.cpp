@@ -125,6 +125,29 @@ FirstInputs::Changes FirstInputs::changes(const StepBatch& batch) const {
   return changes;
 }
 
+namespace {
+
+ShapeError change_error(const std::string& changes, const ErrorContext& context, bool dtype, bool layout,
+                        bool requires_grad) {
+  std::string hint = "use ShapeMode::Inferred, which allows other shapes";
+  if (requires_grad) hint = "detach the inputs, or let them require a gradient, as in the first step";
+  if (layout) hint = "redistribute the inputs to the placements of the first step";
+  if (dtype) hint = "cast the inputs to the dtypes of the first step";
+  if (dtype || layout || requires_grad) hint += "; ShapeMode::Inferred allows any change";
+  return ShapeError(
+      "the inputs changed after the first step, and this pipeline's shapes are static: " + changes, context,
+      hint);
+}
+
+}  // namespace
+
+ShapeError FirstInputs::local_error(const PipelineSetup& setup, const StepBatch& batch) const {
+  const Changes local = changes(batch);
+  const std::string text = local.text.empty() ? "the rows of the batch" : local.text;
+  return change_error(str_cat("inputs of rank ", setup.group.global_rank(setup.rank.value).value, ": ", text),
+                      {}, local.dtype, local.layout, local.requires_grad);
+}
+
 ShapeError FirstInputs::error(const PipelineSetup& setup, const StepBatch& batch,
                               MicrobatchId microbatch) const {
   const Changes local = changes(batch);
@@ -141,14 +164,7 @@ ShapeError FirstInputs::error(const PipelineSetup& setup, const StepBatch& batch
     layout = layout || facts[2].toBool();
     requires_grad = requires_grad || facts[3].toBool();
   }
-  std::string hint = "use ShapeMode::Inferred, which allows other shapes";
-  if (requires_grad) hint = "detach the inputs, or let them require a gradient, as in the first step";
-  if (layout) hint = "redistribute the inputs to the placements of the first step";
-  if (dtype) hint = "cast the inputs to the dtypes of the first step";
-  if (dtype || layout || requires_grad) hint += "; ShapeMode::Inferred allows any change";
-  return ShapeError(
-      "the inputs changed after the first step, and this pipeline's shapes are static: " + join(texts, "; "),
-      {.microbatch = microbatch}, hint);
+  return change_error(join(texts, "; "), {.microbatch = microbatch}, dtype, layout, requires_grad);
 }
 
 }  // namespace penstock::runtime

@@ -22,6 +22,8 @@ class FirstInputs {
   };
   Changes changes(const StepBatch& batch) const;
 
+  //! Returns the error with the changes of this rank.
+  ShapeError local_error(const PipelineSetup& setup, const StepBatch& batch) const;
   //! Returns the error with the changes of all ranks. Collective.
   ShapeError error(const PipelineSetup& setup, const StepBatch& batch, MicrobatchId microbatch) const;
 

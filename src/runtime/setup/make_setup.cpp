@@ -2,8 +2,12 @@
 #include "runtime/setup/make_setup.h"
 
 #include "base/text.h"
+#include "runtime/setup/receive_waits.h"
 
 #include <penstock/base/error.h>
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -117,6 +121,13 @@ void name_skips(PipelineSetup& setup) {
   }
 }
 
+bool overlaps(const schedule::Program& program, Rank rank) {
+  const schedule::ActionList& actions = program.of(rank);
+  return std::any_of(actions.begin(), actions.end(), [](const schedule::Action& action) {
+    return action.kind() == schedule::ActionKind::Overlap;
+  });
+}
+
 }  // namespace
 
 schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<PipelineStage>& stages,
@@ -150,7 +161,10 @@ schedule::Program forward_program(const PipelineSetup& setup) {
     }
     list = std::move(forwards);
   }
-  return make_program(schedule, setup.program.send_mode(), lowering(setup.options, schedule.num_stages()));
+  schedule::Program program =
+      make_program(schedule, setup.program.send_mode(), lowering(setup.options, schedule.num_stages()));
+  check_waits_at_receives(program);
+  return program;
 }
 
 PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program program,
@@ -165,6 +179,13 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program pr
   PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
   index_stages(setup);
   name_skips(setup);
+  const at::Device device = setup.stages.front().device();
+  if (!device.is_cpu() && !device.is_meta() && overlaps(setup.program, setup.rank)) {
+    setup.overlap_stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    // Gradients of one parameter come from both streams. Autograd then synchronizes them, and would warn.
+    at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
+  }
+  check_waits_at_receives(setup.program);
   return setup;
 }
 

@@ -3,6 +3,8 @@
 
 #include <penstock/runtime/pipeline.h>
 
+#include <c10/core/Stream.h>
+
 #include <optional>
 #include <set>
 #include <string>
@@ -22,6 +24,8 @@ struct PipelineSetup {
   //! The keyword arguments that the stages of all ranks take; nullopt if a stage accepts any.
   std::optional<std::set<std::string>> keywords{};
   bool has_loss = false;  //!< whether the rank of the last stage has a loss
+  //! On a device: the stream for the forward passes of overlaps.
+  std::optional<c10::Stream> overlap_stream{};
 
   const PipelineStage* stage(StageId index) const { return by_index[index.index()]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }

@@ -1,11 +1,13 @@
 // Construction of a stage: checks its index and moves its module to its device.
 #include "base/text.h"
+#include "comm/world/rank_device.h"
 #include "value/tensor_storage.h"
 
 #include <penstock/base/error.h>
 #include <penstock/runtime/stage.h>
 
 #include <ATen/ops/empty_like.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace penstock::runtime {
 namespace {
@@ -17,6 +19,16 @@ bool on_meta(const StageModule& module) {
     }
   }
   return false;
+}
+
+// A device without an index is the current one of the thread, which `init` sets. Throws UsageError if there
+// is no such device.
+at::Device available_device(at::Device device) {
+  if (device.is_cpu() || device.is_meta()) return device;
+  const bool has = c10::impl::hasDeviceGuardImpl(device.type());
+  const auto* const guard = has ? c10::impl::getDeviceGuardImpl(device.type()) : nullptr;
+  const int current = guard != nullptr && guard->deviceCount() > 0 ? guard->getDevice().index() : 0;
+  return comm::resolve_device(device, current);
 }
 
 // Meta tensors cannot be moved, only allocated. The initializer fills in their values.
@@ -33,7 +45,7 @@ void materialize(const StageModule& module, at::Device device) {
 }  // namespace
 
 PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, StageId stage, int num_stages,
-                             at::Device device, comm::Group group, StageOptions options) {
+                             at::Device requested, comm::Group group, StageOptions options) {
   ErrorContext context;
   context.stage = stage;
   if (!module) throw UsageError("a stage needs a module", context);
@@ -41,6 +53,7 @@ PipelineStage::PipelineStage(std::shared_ptr<StageModule> module, StageId stage,
     throw UsageError(str_cat("there is no stage ", stage.value, " in a pipeline of ", num_stages, " stages"),
                      {}, "stages are counted from 0");
   }
+  const at::Device device = available_device(requested);
   if (on_meta(*module)) {
     if (!options.initialize) {
       throw UsageError("the module has tensors on the meta device, which hold no values", context,

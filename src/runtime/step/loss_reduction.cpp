@@ -4,11 +4,14 @@
 
 #include <penstock/base/error.h>
 #include <penstock/runtime/loss_reduction.h>
+#include <penstock/tensor/dtensor.h>
 
 #include <ATen/Tensor.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -36,16 +39,34 @@ std::vector<double> normalize_weights(std::vector<double> weights, std::optional
   return weights;
 }
 
+// Whether the targets are plain tensors on one device other than the CPU.
+bool on_one_device(const std::vector<c10::IValue>& targets) {
+  return std::all_of(targets.begin(), targets.end(), [&](const c10::IValue& target) {
+    return target.isTensor() && !target.toTensor().is_cpu() && !tensor::is_dtensor(target.toTensor()) &&
+           targets[0].isTensor() && target.toTensor().device() == targets[0].toTensor().device();
+  });
+}
+
+// Counts the labels of all targets with one wait for the device.
+std::vector<double> count_labels(const std::vector<c10::IValue>& targets, std::int64_t ignored) {
+  std::vector<at::Tensor> counts;
+  for (const c10::IValue& target : targets) counts.push_back(target.toTensor().ne(ignored).sum());
+  const at::Tensor all = at::stack(counts).to(at::kDouble).cpu();
+  const double* const first = all.const_data_ptr<double>();
+  return {first, first + all.numel()};
+}
+
 }  // namespace
 
 LossReduction LossReduction::mean_over_valid_labels(std::int64_t ignored) {
-  return weighted([ignored](const c10::IValue& target) {
+  const auto weight = [ignored](const c10::IValue& target) {
     if (!target.isTensor()) {
       throw UsageError("a mean over valid labels needs a target that is a single tensor", {},
                        "use LossReduction::weighted to count the labels of other targets");
     }
     return target.toTensor().ne(ignored).sum().item<double>();
-  });
+  };
+  return LossReduction(Weighted{weight, ignored});
 }
 
 std::optional<double> LossReduction::weight_of(const c10::IValue& target) const {
@@ -66,9 +87,14 @@ std::vector<double> LossReduction::initial_gradients(const std::vector<std::int6
     throw UsageError(str_cat("weighted losses need a target for each microbatch: ", targets.size(),
                              " targets, ", rows.size(), " microbatches"));
   }
+  const Weighted& rule = std::get<Weighted>(rule_);
   std::vector<double> weights;
   weights.reserve(targets.size());
-  for (const c10::IValue& target : targets) weights.push_back(std::get<Weighted>(rule_).weight(target));
+  if (rule.ignored_label && on_one_device(targets)) {
+    weights = count_labels(targets, *rule.ignored_label);
+  } else {
+    for (const c10::IValue& target : targets) weights.push_back(rule.weight(target));
+  }
   return normalize_weights(std::move(weights), denominator);
 }
 

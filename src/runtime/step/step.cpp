@@ -1,8 +1,13 @@
 // The executor: runs a rank's list of actions, measures their times, and adds context to their errors.
+#include "base/log_line.h"
 #include "runtime/step/action_error.h"
 #include "runtime/step/step_state.h"
+#include "value/carried_setting.h"
 
 #include <ATen/record_function.h>
+
+#include <algorithm>
+#include <string_view>
 
 namespace penstock::runtime {
 namespace {
@@ -18,6 +23,29 @@ class ProfilerRange {
   at::RecordFunction guard_;
 };
 
+constexpr std::string_view kRank = "penstock: rank";
+constexpr value::CarriedSetting<Rank> carried_rank(&kRank);
+
+std::optional<Rank> find_carried_rank() {
+  const Rank* const rank = carried_rank.find();
+  return rank != nullptr ? std::optional(*rank) : std::nullopt;
+}
+
+// Backward passes of a device run on a thread of autograd: its log lines name the rank of this thread.
+class CarriedLogRank {
+ public:
+  explicit CarriedLogRank(const std::vector<at::Device>& devices) {
+    const auto on_cpu = [](const at::Device& device) { return device.is_cpu(); };
+    const std::optional<Rank> rank = log_rank();
+    if (!rank || std::all_of(devices.begin(), devices.end(), on_cpu)) return;
+    set_log_rank_source(&find_carried_rank);
+    scope_.emplace(carried_rank, *rank);
+  }
+
+ private:
+  std::optional<value::CarriedSetting<Rank>::Scope> scope_;
+};
+
 }  // namespace
 
 Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBatch batch, StepShapes shapes,
@@ -26,7 +54,8 @@ Step::Step(const PipelineSetup& setup, const schedule::Program& program, StepBat
       program_(program),
       batch_(std::move(batch)),
       shapes_(std::move(shapes)),
-      mailbox_(setup.group, program.wiring().edges(), shapes_, known, pool),
+      clock_(program.of(setup.rank).size()),
+      mailbox_(setup.group, program.wiring().edges(), shapes_, known, pool, clock_),
       facts_(program),
       number_(number),
       return_outputs_(return_outputs),
@@ -52,8 +81,10 @@ ActivationRecord& Step::record_of(StageId stage, MicrobatchId microbatch) {
 
 void Step::run() {
   const schedule::ActionList& actions = program_.of(setup_.rank);
-  times.reserve(actions.size());
-  started_ = std::chrono::steady_clock::now();
+  std::vector<at::Device> devices;
+  for (const PipelineStage& stage : setup_.stages) devices.push_back(stage.device());
+  const CarriedLogRank rank(devices);
+  clock_.start_step(devices);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].is_idle()) continue;
     try {
@@ -87,14 +118,11 @@ void Step::post_ahead(const schedule::ActionList& actions, std::size_t at) {
 }
 
 void Step::run_action(const schedule::Action& action) {
-  using Seconds = std::chrono::duration<double>;
   const ProfilerRange range(action);
-  const auto start = std::chrono::steady_clock::now();
+  const bool overlap = action.kind() == schedule::ActionKind::Overlap;
+  clock_.begin(setup_.stage(overlap ? action.forward_part().stage() : action.stage())->device());
   perform(action);
-  const auto end = std::chrono::steady_clock::now();
-  // The time of a computation excludes the wait for its inputs.
-  const double waited = action.is_compute() ? mailbox_.take_waited() : 0;
-  times.push_back({action, Seconds(start - started_).count() + waited, Seconds(end - started_).count()});
+  clock_.end(action);
 }
 
 void Step::perform(const schedule::Action& action) {

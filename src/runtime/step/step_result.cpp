@@ -5,6 +5,11 @@
 
 #include <penstock/runtime/loss_reduction.h>
 
+#include <ATen/Tensor.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+
 namespace penstock::runtime {
 namespace {
 
@@ -22,6 +27,25 @@ void broadcast_losses(const PipelineSetup& setup, StepResult& result) {
   result.losses = std::move(tensors);
 }
 
+// Copies the losses of a device to the CPU, with one wait for the device.
+void move_to_cpu(std::vector<at::Tensor>& losses) {
+  const auto on_cpu = [](const at::Tensor& loss) { return !loss.defined() || loss.is_cpu(); };
+  if (std::all_of(losses.begin(), losses.end(), on_cpu)) return;
+  const auto same = [&](const at::Tensor& loss) {
+    return loss.defined() && loss.scalar_type() == losses[0].scalar_type() &&
+           loss.device() == losses[0].device();
+  };
+  if (!std::all_of(losses.begin(), losses.end(), same)) {
+    for (at::Tensor& loss : losses) loss = loss.defined() ? loss.cpu() : loss;
+    return;
+  }
+  std::vector<at::Tensor> numbers;
+  for (const at::Tensor& loss : losses) numbers.push_back(loss.view({1}));
+  const at::Tensor all = at::cat(numbers).cpu();
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    losses[i] = all[static_cast<std::int64_t>(i)].reshape(losses[i].sizes()).clone();
+}
+
 }  // namespace
 
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
@@ -30,6 +54,7 @@ StepResult result_of(const PipelineSetup& setup, const schedule::Program& progra
   if (setup.local(setup.last_stage())) {
     if (!weights.empty()) {
       result.losses = std::move(step.losses);
+      move_to_cpu(result.losses);
       result.loss = LossReduction::reduce(result.losses, weights);
     }
     if (!step.outputs.empty()) result.outputs = merge_chunks(step.outputs, setup.options.output_spec, rows);
@@ -40,7 +65,7 @@ StepResult result_of(const PipelineSetup& setup, const schedule::Program& progra
   result.timeline.placement = program.placement();
   result.timeline.microbatches = program.microbatches();
   result.timeline.ranks.resize(static_cast<std::size_t>(program.ranks()));
-  result.timeline.ranks[setup.rank.index()] = std::move(step.times);
+  result.timeline.ranks[setup.rank.index()] = step.times();
   return result;
 }
 

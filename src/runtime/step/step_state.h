@@ -4,10 +4,10 @@
 #include "runtime/backward/backward.h"
 #include "runtime/backward/backward_edges.h"
 #include "runtime/setup/pipeline_setup.h"
+#include "runtime/step/action_clock.h"
 #include "runtime/step/step_facts.h"
 #include "runtime/transfer/mailbox.h"
 
-#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -65,7 +65,8 @@ class Step {
   std::vector<at::Tensor> losses;      //!< of the last stage, by microbatch
   std::vector<c10::IValue> outputs;    //!< of the last stage, by microbatch; empty unless returned
   std::vector<InputGrad> input_grads;  //!< in order of computation
-  std::vector<schedule::TimedAction> times;
+  //! The start and end of the actions so far. On a device, waits until they have finished.
+  std::vector<schedule::TimedAction> times() { return clock_.times(); }
   MessageMetaCache learned() && { return std::move(mailbox_).learned(); }
 
  private:
@@ -74,6 +75,7 @@ class Step {
   void perform_default(const schedule::Action& action);
   void handle(const schedule::Action& action);
   void perform_overlap(const schedule::Action& forward, const schedule::Action& backward);
+  bool overlaps_on_streams(const schedule::Action& forward, const schedule::Action& backward) const;
 
   //! A forward pass has three phases, so that the module may run on another thread: take the inputs, run the
   //! module, deliver the outputs. A backward pass has the same phases.
@@ -130,14 +132,13 @@ class Step {
   const schedule::Program& program_;
   StepBatch batch_;
   StepShapes shapes_;
+  ActionClock clock_;
   Mailbox mailbox_;
   StepFacts facts_;
   std::uint64_t number_;
   bool return_outputs_;
   std::vector<std::vector<ActivationRecord>> records_;  // by stage index; empty for stages of other ranks
   std::vector<int> weight_backwards_;                   // number of completed ones, by stage index
-  std::chrono::steady_clock::time_point started_;
-
   //! Receives that were posted before their action.
   struct Ahead {
     bool allowed = false;

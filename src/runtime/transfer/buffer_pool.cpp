@@ -2,14 +2,23 @@
 #include "runtime/transfer/buffer_pool.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
 namespace penstock::runtime {
+namespace {
+
+c10::StreamId current_stream_id(at::Device device) {
+  if (device.is_cpu() || device.is_meta()) return 0;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
+}
+
+}  // namespace
 
 at::Tensor BufferPool::take(const value::TensorMeta& meta, at::Device device) {
   const std::size_t bytes = meta.nbytes();
-  Shelf& shelf = shelves_[{bytes, device.type(), device.index()}];
+  Shelf& shelf = shelves_[{bytes, device.type(), device.index(), current_stream_id(device)}];
   shelf.used = true;
   const auto make = [&](const c10::Storage& storage) {
     at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(meta.dtype).device(device));

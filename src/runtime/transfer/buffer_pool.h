@@ -1,5 +1,6 @@
 // A pool of receive buffers. A buffer is free when nothing else holds its storage, so buffers are never
-// returned explicitly: the pool grows to the largest number in use at one time.
+// returned explicitly: the pool grows to the largest number in use at one time. On a device, work that still
+// uses a free buffer precedes later work of the same stream, so a buffer is reused only on its stream.
 #pragma once
 
 #include <penstock/value/tensor_meta.h>
@@ -13,7 +14,8 @@ namespace penstock::runtime {
 
 class BufferPool {
  public:
-  //! Returns a tensor with this metadata (except `requires_grad`) and uninitialized elements.
+  //! Returns a tensor with this metadata (except `requires_grad`) and uninitialized elements, for use on the
+  //! current stream of the device.
   at::Tensor take(const value::TensorMeta& meta, at::Device device);
   //! Frees the buffers of sizes that were not requested since the last call.
   void trim();
@@ -25,6 +27,7 @@ class BufferPool {
     std::size_t bytes;
     at::DeviceType type;
     int index;
+    c10::StreamId stream;  // 0 on the CPU
     friend auto operator<=>(const Key&, const Key&) = default;
   };
   struct Shelf {

@@ -32,12 +32,13 @@ const char* way_text(Direction way) {
 }  // namespace
 
 Mailbox::Mailbox(const comm::Group& group, int edges, const StepShapes& shapes, const MessageMetaCache& known,
-                 BufferPool& pool)
+                 BufferPool& pool, ActionClock& clock)
     : group_(group),
       shapes_(shapes),
       known_(known),
       pool_(pool),
-      slots_(static_cast<std::size_t>(edges) * 2 * shapes.signatures.size()) {}
+      slots_(static_cast<std::size_t>(edges) * 2 * shapes.signatures.size()),
+      clock_(clock) {}
 
 Mailbox::~Mailbox() {
   comm::Work::detach_all(std::move(small_sends_));
@@ -132,6 +133,7 @@ void Mailbox::post(int edge, Direction way, MicrobatchId microbatch, int from, a
   if (shapes_.sends_meta[m]) {
     slot.meta_size = at::empty({1}, at::kLong);
     slot.works.push_back(group_.irecv(slot.meta_size, from, tag));
+    if (group_.send_mode() == schedule::SendMode::Ordered) learn_meta(slot, edge, way, microbatch);
     return;
   }
   slot.meta = known_.find(edge, way, shapes_.signatures[m]);
@@ -146,6 +148,15 @@ void Mailbox::receive_meta(Slot& slot, int tag) {
   group_.irecv(content, slot.from, tag).wait();
   slot.meta = std::make_shared<const MessageMeta>(MessageMeta::deserialize(
       {content.const_data_ptr<std::uint8_t>(), static_cast<std::size_t>(content.numel())}));
+}
+
+// Receives the metadata of a message, then posts its tensors.
+void Mailbox::learn_meta(Slot& slot, int edge, Direction way, MicrobatchId microbatch) {
+  const int tag = this->tag(edge, way, microbatch);
+  receive_meta(slot, tag);
+  slot.meta_size = at::Tensor();
+  post_tensors(slot, tag);
+  if (!shapes_.may_vary) learned_.add(edge, way, shapes_.signatures[microbatch.index()], slot.meta);
 }
 
 void Mailbox::post_tensors(Slot& slot, int tag) {
@@ -174,18 +185,13 @@ Message Mailbox::take(int edge, Direction way, MicrobatchId microbatch) {
 
 void Mailbox::wait_for(Slot& slot, int edge, Direction way, MicrobatchId microbatch) {
   const auto start = std::chrono::steady_clock::now();
-  const int tag = this->tag(edge, way, microbatch);
-  if (slot.meta_size.defined()) {
-    receive_meta(slot, tag);
-    post_tensors(slot, tag);
-    if (!shapes_.may_vary) learned_.add(edge, way, shapes_.signatures[microbatch.index()], slot.meta);
-  }
+  if (slot.meta_size.defined()) learn_meta(slot, edge, way, microbatch);
   for (comm::Work& work : slot.works) work.wait();
   for (std::size_t i = 0; i < slot.meta->tensors.size(); ++i) {
     const auto& meta = slot.meta->tensors[i];
     if (meta && meta->requires_grad) slot.message.leaves[i].toTensor().requires_grad_(true);
   }
-  waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  clock_.inputs_arrived(std::chrono::steady_clock::now() - start);
 }
 
 }  // namespace penstock::runtime

@@ -3,6 +3,7 @@
 // pass messages through the slot without a copy.
 #pragma once
 
+#include "runtime/step/action_clock.h"
 #include "runtime/transfer/buffer_pool.h"
 #include "runtime/transfer/message.h"
 
@@ -11,7 +12,6 @@
 #include <penstock/schedule/wiring.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 namespace penstock::runtime {
@@ -26,7 +26,7 @@ struct StepShapes {
 class Mailbox {
  public:
   Mailbox(const comm::Group& group, int edges, const StepShapes& shapes, const MessageMetaCache& known,
-          BufferPool& pool);
+          BufferPool& pool, ActionClock& clock);
 
   ~Mailbox();
   Mailbox(const Mailbox&) = delete;
@@ -38,13 +38,12 @@ class Mailbox {
   void send(int edge, Direction way, MicrobatchId microbatch, int to);
   //! The memory that posting the receives of a message needs.
   std::size_t bytes_of(int edge, Direction way, MicrobatchId microbatch) const;
-  //! Posts the receives of a message.
+  //! Posts the receives of a message. If its metadata is sent ahead, they are posted when the value is taken;
+  //! over an ordered transport they are posted now, after waiting for the metadata, so that the transfers of
+  //! a pair of ranks keep the order of the program.
   void post(int edge, Direction way, MicrobatchId microbatch, int from, at::Device device);
   //! Takes a message that was stored or posted; waits for it. Throws ScheduleError if there is none.
   Message take(int edge, Direction way, MicrobatchId microbatch);
-
-  //! Seconds spent waiting for receives since the last call.
-  double take_waited() { return std::exchange(waited_, 0.0); }
 
   //! The metadata that this step has learned.
   MessageMetaCache&& learned() && { return std::move(learned_); }
@@ -69,6 +68,7 @@ class Mailbox {
   void send_meta(const MessageMeta& meta, int to, int tag);
   void receive_meta(Slot& slot, int tag);
   void post_tensors(Slot& slot, int tag);
+  void learn_meta(Slot& slot, int edge, Direction way, MicrobatchId microbatch);
   void wait_for(Slot& slot, int edge, Direction way, MicrobatchId microbatch);
   void release(comm::Work work, std::size_t bytes);
 
@@ -79,7 +79,7 @@ class Mailbox {
   MessageMetaCache learned_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<comm::Work> small_sends_;  // running, or complete and not yet detached
-  double waited_ = 0;
+  ActionClock& clock_;
 };
 
 }  // namespace penstock::runtime

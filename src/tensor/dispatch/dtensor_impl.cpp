@@ -4,10 +4,17 @@
 
 #include <penstock/base/error.h>
 
+#include <ATen/autocast_mode.h>
+
 namespace penstock::tensor {
 namespace {
 
-constexpr c10::DispatchKeySet kKeys{kBackendKey, kBeforeKey, c10::DispatchKey::AutocastCPU};
+// With the autocast key of the device. A tensor without memory counts as one of the CPU.
+c10::DispatchKeySet keys_on(c10::Device device) {
+  constexpr c10::DispatchKeySet own{kBackendKey, kBeforeKey};
+  if (device.is_cpu() || device.is_meta()) return own.add(c10::DispatchKey::AutocastCPU);
+  return own.add(at::autocast::get_autocast_dispatch_key_from_device_type(device.type()));
+}
 
 std::string no_memory_text() {
   return std::string(kNoMemory) +
@@ -29,7 +36,7 @@ at::Tensor PendingLocal::get() {
 
 DTensorImpl::DTensorImpl(LocalShard shard, MeshPtr mesh, Placements placements, at::ScalarType dtype,
                          at::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides)
-    : c10::TensorImpl(kKeys, c10::scalarTypeToTypeMeta(dtype), device),
+    : c10::TensorImpl(keys_on(device), c10::scalarTypeToTypeMeta(dtype), device),
       shard_(std::move(shard)),
       mesh_(std::move(mesh)),
       placements_(std::move(placements)) {
@@ -38,7 +45,7 @@ DTensorImpl::DTensorImpl(LocalShard shard, MeshPtr mesh, Placements placements, 
 }
 
 DTensorImpl::DTensorImpl(at::Tensor local, const DTensorImpl& like)
-    : c10::TensorImpl(kKeys, local.dtype(), local.device()),
+    : c10::TensorImpl(keys_on(local.device()), local.dtype(), local.device()),
       mesh_(like.mesh_),
       placements_(like.placements_) {
   set_storage_access_should_throw();
@@ -93,6 +100,7 @@ void DTensorImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& impl) 
   placements_ = other.placements_;
   data_type_ = other.data_type_;
   device_opt_ = other.device_opt_;  // a meta parameter may get memory
+  key_set_ = (key_set_ - c10::autocast_dispatch_keyset) | (other.key_set_ & c10::autocast_dispatch_keyset);
   memo.reset();
   set_sizes_and_strides(other.sizes(), other.strides());
 }

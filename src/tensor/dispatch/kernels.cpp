@@ -347,8 +347,7 @@ struct BeforeAutograd : c10::OperatorKernel {
     auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforeKey);
     // Autocast runs below this kernel and calls the operator again. The replacement must see converted
     // arguments.
-    if (rule.replace && rule.autocasts && keys.has(c10::DispatchKey::AutocastCPU))
-      return op.redispatchBoxed(below, stack);
+    if (rule.replace && keys.has_any(rule.autocasts)) return op.redispatchBoxed(below, stack);
     if (rule.kind == OpRule::Kind::Pointwise) {
       if (const DTensorImpl* same = same_everywhere(stack->data() + (stack->size() - count), count)) {
         if (recorded) return op.redispatchBoxed(below, stack);
@@ -428,7 +427,9 @@ class Registration {
       }
       rule.copies =
           !op->schema().arguments().empty() && op->schema().arguments().back().name() == "memory_format";
-      rule.autocasts = op->hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+      for (const c10::DispatchKey key : c10::autocast_dispatch_keyset) {
+        if (op->hasKernelForDispatchKey(key)) rule.autocasts = rule.autocasts.add(key);
+      }
       before_.impl(name.c_str(),
                    torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BeforeAutograd>(rule)));
       if (rule.composite) continue;
@@ -436,6 +437,10 @@ class Registration {
     }
     for (const char* name : {"_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"})
       before_.impl(name, torch::CppFunction::makeFromBoxedFunction<&step_shards>());
+    // `set_data` asks. libtorch compares the keys, which depend on the device: modules could not be moved.
+    before_.impl("_has_compatible_shallow_copy_type", [](const at::Tensor& self, const at::Tensor& from) {
+      return impl_of(self) != nullptr && impl_of(from) != nullptr;
+    });
     register_refusals(shards_, table);
     register_decompositions(before_);
     register_tensor_values();

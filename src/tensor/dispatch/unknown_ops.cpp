@@ -3,6 +3,7 @@
 
 #include "tensor/dispatch/dtensor_impl.h"
 #include "tensor/dispatch/kernels.h"
+#include "value/carried_setting.h"
 
 #include <penstock/base/error.h>
 #include <penstock/tensor/dtensor.h>
@@ -16,7 +17,8 @@
 namespace penstock::tensor {
 namespace {
 
-thread_local bool replicate_unknown = false;
+constexpr std::string_view kReplicateUnknown = "penstock: ReplicateUnknownOps";
+constexpr value::CarriedSetting<bool> replicate_unknown(&kReplicateUnknown);
 
 bool writes_first(const c10::FunctionSchema& schema) {
   return !schema.arguments().empty() && schema.arguments()[0].alias_info() &&
@@ -62,7 +64,7 @@ void refuse_or_replicate(const c10::OperatorHandle& op, c10::DispatchKeySet /*ke
   const bool writes = writes_first(op.schema());
   const OpRule rule;
   OpCall call(op, rule, stack);
-  if (!replicate_unknown || writes || !call.mesh) {
+  if (replicate_unknown.find() == nullptr || writes || !call.mesh) {
     throw UnknownOp("there is no sharding rule for " + to_string(call), {.op = op.schema().name()},
                     writes ? "use the out-of-place operator, or work on local_of() of the tensor"
                            : "redistribute its arguments to Replicate and compute on to_local() of them, or "
@@ -105,11 +107,8 @@ void register_decompositions(torch::Library& library) {
   });
 }
 
-ReplicateUnknownOps::ReplicateUnknownOps() : outer_(replicate_unknown) {
-  replicate_unknown = true;
-}
-ReplicateUnknownOps::~ReplicateUnknownOps() {
-  replicate_unknown = outer_;
-}
+ReplicateUnknownOps::ReplicateUnknownOps()
+    : mode_(std::make_shared<value::CarriedSetting<bool>::Scope>(replicate_unknown, true)) {}
+ReplicateUnknownOps::~ReplicateUnknownOps() = default;
 
 }  // namespace penstock::tensor

@@ -9,16 +9,49 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <queue>
 
 namespace penstock::tensor {
 namespace {
 
-thread_local Traffic counted;
+thread_local Traffic counted_on_thread;
+
+// Several threads work on a device.
+struct DeviceTraffic {
+  std::mutex mutex;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, Traffic> of;
+};
+
+DeviceTraffic& device_traffic() {
+  static DeviceTraffic all;
+  return all;
+}
+
+//! Counts a collective of tensors on this device.
+void count(const at::Tensor& tensor, std::int64_t Traffic::*kind, std::int64_t bytes) {
+  const auto add = [&](Traffic& traffic) {
+    ++(traffic.*kind);
+    traffic.bytes += bytes;
+  };
+  if (tensor.is_cpu() || tensor.is_meta()) return add(counted_on_thread);
+  DeviceTraffic& all = device_traffic();
+  const std::lock_guard lock(all.mutex);
+  add(all.of[{tensor.device().type(), tensor.device().index()}]);
+}
+
+//! The counters of the current device; null if nothing was counted on it. The caller holds the mutex.
+Traffic* traffic_of_current_device(DeviceTraffic& all) {
+  for (auto& [device, traffic] : all.of) {
+    if (c10::impl::VirtualGuardImpl(device.first).getDevice().index() == device.second) return &traffic;
+  }
+  return nullptr;
+}
 
 struct Axis {
   const comm::Group& group;
@@ -52,8 +85,7 @@ LocalShard gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, s
   Sizes sizes{axis.n};
   sizes.append(sent.sizes().begin(), sent.sizes().end());
   const at::Tensor all = at::empty(sizes, sent.options());
-  ++counted.all_gathers;
-  counted.bytes += (axis.n - 1) * bytes_of(sent);
+  count(sent, &Traffic::all_gathers, (axis.n - 1) * bytes_of(sent));
   auto work = axis.group.iall_gather_into(all, sent);
   const auto finish = [all, sent, dim, size, n = axis.n, type = local.scalar_type()] {
     if (dim == 0 && size % n == 0) return as_type(all.flatten(0, 1), type);
@@ -69,8 +101,7 @@ LocalShard gather(const at::Tensor& local, const Axis& axis, std::int64_t dim, s
 
 LocalShard all_reduce(const at::Tensor& local, const Axis& axis, comm::ReduceOp op) {
   at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
-  ++counted.all_reduces;
-  counted.bytes += 2 * (axis.n - 1) * bytes_of(sum) / axis.n;
+  count(sum, &Traffic::all_reduces, 2 * (axis.n - 1) * bytes_of(sum) / axis.n);
   auto work = axis.group.iall_reduce(sum, op);
   return {{}, std::make_shared<PendingLocal>(std::move(work), [sum] { return sum; })};
 }
@@ -92,8 +123,7 @@ LocalShard reduce_scatter(const at::Tensor& local, const Axis& axis, std::int64_
   Sizes sizes(local.sizes().begin(), local.sizes().end());
   sizes[static_cast<std::size_t>(dim)] = each;
   const at::Tensor output = at::empty(sizes, local.options());
-  ++counted.reduce_scatters;
-  counted.bytes += (axis.n - 1) * bytes_of(output);
+  count(output, &Traffic::reduce_scatters, (axis.n - 1) * bytes_of(output));
   auto work = axis.group.ireduce_scatter_into(output, input, op);
   const std::int64_t local_size = chunk(size, axis.n, axis.me).size;
   const auto finish = [output, input, dim, local_size, each] {
@@ -122,8 +152,7 @@ LocalShard exchange(const at::Tensor& local, const Axis& axis, std::int64_t dim,
   const at::Tensor input = at::cat(sent, 0);
   const at::Tensor output =
       at::empty({std::accumulate(out_rows.begin(), out_rows.end(), std::int64_t{0})}, source.options());
-  ++counted.all_to_alls;
-  counted.bytes += bytes_of(input) - bytes_of(sent[static_cast<std::size_t>(axis.me)]);
+  count(input, &Traffic::all_to_alls, bytes_of(input) - bytes_of(sent[static_cast<std::size_t>(axis.me)]));
   auto work = axis.group.iall_to_all(output, input, out_rows, in_rows);
   const auto finish = [output, input, out_rows, shapes, dim, type = local.scalar_type()] {
     std::vector<at::Tensor> parts = output.split_with_sizes(out_rows);
@@ -207,17 +236,27 @@ std::vector<int> key_of(const Placements& placements) {
 }  // namespace
 
 Traffic traffic() {
-  return counted;
+  Traffic sum = counted_on_thread;
+  DeviceTraffic& all = device_traffic();
+  const std::lock_guard lock(all.mutex);
+  if (const Traffic* const device = traffic_of_current_device(all)) {
+    for (const auto kind : {&Traffic::all_reduces, &Traffic::all_gathers, &Traffic::reduce_scatters,
+                            &Traffic::all_to_alls, &Traffic::bytes})
+      sum.*kind += device->*kind;
+  }
+  return sum;
 }
 
 void reset_traffic() {
-  counted = {};
+  counted_on_thread = {};
+  DeviceTraffic& all = device_traffic();
+  const std::lock_guard lock(all.mutex);
+  if (Traffic* const device = traffic_of_current_device(all)) *device = {};
 }
 
 void reduce_over(const at::Tensor& tensor, const DeviceMesh::Impl& mesh, int axis, comm::ReduceOp op) {
   const auto index = static_cast<std::size_t>(axis);
-  ++counted.all_reduces;
-  counted.bytes += 2 * (mesh.shape[index] - 1) * bytes_of(tensor) / mesh.shape[index];
+  count(tensor, &Traffic::all_reduces, 2 * (mesh.shape[index] - 1) * bytes_of(tensor) / mesh.shape[index]);
   mesh.groups[index].all_reduce(tensor, op);
 }
 

@@ -3,6 +3,7 @@
 #include "tensor/layout/redistribute.h"
 #include "tensor/rules/loss_mode.h"
 #include "tensor/rules/rules.h"
+#include "value/carried_setting.h"
 
 #include <penstock/base/error.h>
 
@@ -20,9 +21,20 @@
 
 namespace penstock::tensor {
 
-bool& loss_stays_sharded() {
-  thread_local bool stays = false;
-  return stays;
+namespace {
+
+constexpr std::string_view kLossParallel = "penstock: LossParallel";
+constexpr value::CarriedSetting<bool> loss_parallel(&kLossParallel);
+
+}  // namespace
+
+bool loss_stays_sharded() {
+  const bool* const stays = loss_parallel.find();
+  return stays != nullptr && *stays;
+}
+
+std::shared_ptr<void> keep_loss_sharded() {
+  return std::make_shared<value::CarriedSetting<bool>::Scope>(loss_parallel, true);
 }
 
 namespace {

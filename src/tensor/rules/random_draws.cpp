@@ -40,8 +40,12 @@ Draw draw(std::uint64_t key, std::uint64_t element) {
 }  // namespace
 
 std::uint64_t next_key(DeviceMesh::Impl& mesh) {
+  return draw_key(mesh.seed.load(), mesh.draws++);
+}
+
+std::uint64_t draw_key(std::uint64_t seed, std::uint64_t draw) {
   // splitmix64 over seed and draw.
-  std::uint64_t z = mesh.seed.load() * 0x9e3779b97f4a7c15ULL + mesh.draws++ + 0x632be59bd9b4e019ULL;
+  std::uint64_t z = seed * 0x9e3779b97f4a7c15ULL + draw + 0x632be59bd9b4e019ULL;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
   return z ^ (z >> 31U);
@@ -64,7 +68,8 @@ void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
     stride *= sizes[i];
   }
   const bool narrow = local.is_floating_point();
-  const at::Tensor values = at::empty(local.sizes(), local.options().dtype(at::kDouble));
+  // The host cannot write to the memory of a device.
+  const at::Tensor values = at::empty(local.sizes(), at::kDouble);
   auto* out = values.mutable_data_ptr<double>();
   const std::int64_t count = local.numel();
   for (std::int64_t n = 0; n < count; ++n) {
@@ -76,7 +81,11 @@ void fill_random(const at::Tensor& local, c10::IntArrayRef sizes, const Placemen
       at[i] = 0;
     }
   }
-  local.copy_(values);
+  if (local.is_cpu()) {
+    local.copy_(values);
+  } else {
+    local.copy_(values.to(local.scalar_type()), /*non_blocking=*/true);
+  }
   // Rounding to a narrower type can reach the exclusive upper bound.
   if (const auto* u = std::get_if<Uniform>(&distribution);
       u && narrow && local.scalar_type() != at::kDouble && count > 0) {

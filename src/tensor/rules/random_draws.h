@@ -23,6 +23,8 @@ struct Integers {
 };
 using Distribution = std::variant<Uniform, Normal, Bernoulli, Integers>;
 
+//! The key of a draw from a seed.
+std::uint64_t draw_key(std::uint64_t seed, std::uint64_t draw);
 //! The key of the mesh's next draw.
 std::uint64_t next_key(DeviceMesh::Impl& mesh);
 

@@ -5,6 +5,8 @@
 #include "tensor/rules/rules.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/ones_like.h>
 
 #include <limits>
 
@@ -23,10 +25,13 @@ std::uint64_t key_of(const OpCall& call) {
   const c10::IValue& given = call.arg(call.count() - 1);
   if (given.isGenerator()) {
     const at::Generator generator = given.toGenerator();
-    if (auto* cpu = dynamic_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl())) {
-      const std::lock_guard lock(cpu->mutex_);
-      return cpu->random64();
-    }
+    at::GeneratorImpl& state = *generator.unsafeGetGeneratorImpl();
+    const std::lock_guard lock(state.mutex_);
+    if (auto* cpu = dynamic_cast<at::CPUGeneratorImpl*>(&state)) return cpu->random64();
+    // The generators of devices count the numbers that they drew from a seed, in blocks of four.
+    const std::uint64_t offset = state.get_offset();
+    state.set_offset(offset + 4);
+    return draw_key(state.current_seed(), offset);
   }
   return next_key(*call.mesh);
 }
@@ -59,6 +64,18 @@ void integers(const OpCall& call, const OpPlan& plan) {
   fill(call, plan, Integers{call.arg(1).toInt(), to});
 }
 
+//! native_dropout(input, p, train?) -> (output, mask): what `dropout` calls on devices. It takes no
+//! generator, so the mask is drawn by an operator that does.
+bool replace_dropout(const OpCall& call) {
+  const at::Tensor input = call.arg(0).toTensor();
+  const double p = call.arg(1).toDouble();
+  const bool train = call.arg(2).isNone() || call.arg(2).toBool();
+  at::Tensor noise = at::ones_like(input.detach());
+  if (train && p > 0) noise.bernoulli_(1 - p).div_(p < 1 ? 1 - p : 1);
+  finish(call, input * noise, noise.ne(0));
+  return true;
+}
+
 }  // namespace
 
 void add_random_rules(RuleTable& table) {
@@ -66,6 +83,7 @@ void add_random_rules(RuleTable& table) {
   table["uniform_"] = {.options = shard_only_options, .execute = uniform};
   table["normal_"] = {.options = shard_only_options, .execute = normal};
   table["random_.to"] = {.options = shard_only_options, .execute = integers_to};
+  table["native_dropout"] = {.options = shard_only_options, .replace = replace_dropout, .composite = true};
   table["random_.from"] = {.options = shard_only_options, .execute = integers};
 }
 

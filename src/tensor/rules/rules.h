@@ -107,7 +107,7 @@ struct OpRule {
   bool is_view = false;
   bool composite = false;              //!< has no kernel below autograd
   bool applies_input_request = false;  //!< its input is redistributed as the style of its parameter requests
-  bool autocasts = false;              //!< autocast converts its arguments
+  c10::DispatchKeySet autocasts{};     //!< the kinds of autocast that convert its arguments
   bool copies = false;                 //!< its last argument is a memory format
   bool joins = false;  //!< cat and stack: the strides of the result differ from those of its shards
   bool loads = false;  //!< a plain tensor that it copies from must be equal on every rank

@@ -188,5 +188,15 @@ TEST(RuntimeDeviceTypes, MustMatchAcrossStages) {
                                 HasSubstr("meta on rank 1"))));
 }
 
+TEST(RuntimeStage, RefusesDeviceThatIsNotAvailable) {
+  if (torch::cuda::is_available()) GTEST_SKIP() << "this machine has a CUDA device";
+  comm::run_thread_ranks(1, [](comm::World& world) {
+    const auto make = [&] {
+      runtime::PipelineStage(std::make_shared<Affine>(at::kCPU), StageId(0), 1, at::kCUDA, world.group());
+    };
+    EXPECT_THAT(error_message<UsageError>(make), AllOf(HasSubstr("cuda"), HasSubstr("use the device cpu")));
+  });
+}
+
 }  // namespace
 }  // namespace penstock::test

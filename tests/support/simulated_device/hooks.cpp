@@ -26,6 +26,7 @@ class SimulatedHooks final : public at::CUDAHooksInterface {
   }
   std::string showConfig() const override { return "  - Simulated CUDA devices\n"; }
   int getNumGPUs() const override { return deviceCount(); }
+  std::string showConfig() const override { return "  - simulated devices\n"; }
 
   c10::DeviceIndex current_device() const override { return simulated::current_device(); }
   c10::DeviceIndex getCurrentDevice() const override { return simulated::current_device(); }

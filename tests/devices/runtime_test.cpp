@@ -1,0 +1,327 @@
+// Pipelines on simulated devices: the losses of the CPU, the order of streams, host syncs, timings.
+#include "base/log_line.h"
+#include "device_pipeline.h"
+#include "support/error_message.h"
+#include "support/same_bits.h"
+
+#include <penstock/base/error.h>
+#include <penstock/runtime/random.h>
+#include <penstock/runtime/stage_profile.h>
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+namespace penstock::test {
+namespace {
+
+using schedule::ScheduleKind;
+
+class DevicesRuntime : public SimulatedDeviceTest {};
+
+PipelineRun run_of(const PipelineModel& model, ScheduleKind kind) {
+  const schedule::ScheduleInfo& info = info_of(kind);
+  PipelineRun run{.model = model, .kind = kind};
+  run.stages_per_rank = info.only_stages_per_rank.value_or(info.default_stages_per_rank);
+  return run;
+}
+
+TEST_F(DevicesRuntime, EveryScheduleGivesLossesOfCpu) {
+  int schedules = 0;
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
+    if (!info.has_backward) continue;
+    for (const PipelineModel& model : {frozen_mlp(), tied_transformer(), skip_net()}) {
+      SCOPED_TRACE(std::string(info.name) + " with " + model.name);
+      const PipelineRun run = run_of(model, info.kind);
+      expect_same_training(train_pipeline(run, c10::kCUDA), train_pipeline(run, c10::kCPU));
+    }
+    ++schedules;
+  }
+  EXPECT_GE(schedules, 7);
+}
+
+TEST_F(DevicesRuntime, EveryKindOfModelGivesLossesOfCpu) {
+  for (const PipelineModel& model : all_models()) {
+    if (model.name == mlp().name) continue;  // its dropout depends on the generator of the device
+    SCOPED_TRACE(model.name);
+    PipelineRun run = run_of(model, ScheduleKind::OneFOneB);
+    run.ranks = 3;
+    run.clips = true;
+    expect_same_training(train_pipeline(run, c10::kCUDA), train_pipeline(run, c10::kCPU));
+  }
+}
+
+TEST_F(DevicesRuntime, ShapeModesGiveLossesOfCpu) {
+  for (const runtime::ShapeMode mode : {runtime::ShapeMode::Static, runtime::ShapeMode::Dynamic}) {
+    SCOPED_TRACE(to_string(mode));
+    PipelineRun run = run_of(many_values(), ScheduleKind::Interleaved1F1B);
+    run.change_options = [&](runtime::PipelineOptions& options) { options.shapes = mode; };
+    expect_same_training(train_pipeline(run, c10::kCUDA), train_pipeline(run, c10::kCPU));
+  }
+}
+
+TEST_F(DevicesRuntime, DropoutDependsNeitherOnScheduleNorOnRecomputation) {
+  PipelineRun one_rank = run_of(mlp(), ScheduleKind::Interleaved1F1B);
+  one_rank.ranks = 1;
+  one_rank.stages_per_rank = 4;
+  const TrainingOutcome expected = train_pipeline(one_rank, c10::kCUDA);
+  for (const ScheduleKind kind :
+       {ScheduleKind::OneFOneB, ScheduleKind::ZBVZeroBubble, ScheduleKind::InterleavedZeroBubble}) {
+    for (const bool recompute : {false, true}) {
+      PipelineRun run = run_of(mlp(), kind);
+      run.ranks = 4 / run.stages_per_rank;
+      run.stage_options.recompute = recompute;
+      SCOPED_TRACE(std::string(to_string(kind)) + (recompute ? ", recomputed" : ""));
+      expect_same_training(train_pipeline(run, c10::kCUDA), expected);
+    }
+  }
+}
+
+// `native_dropout` takes no generator: its default one gets the state of the scope's.
+TEST_F(DevicesRuntime, ScopeGivesKernelsItsNumbersAndKeepsDefaultGenerator) {
+  torch::manual_seed(3);
+  const at::Tensor x = torch::ones({64}, kCuda1);
+  const runtime::RandomKey key{.seed = 5, .stage = StageId(1), .microbatch = MicrobatchId(2)};
+  const auto draw = [&] {
+    const runtime::RandomScope scope(key);
+    const at::Tensor first = std::get<0>(at::native_dropout(x, 0.5, true));
+    return at::stack({first, std::get<0>(at::native_dropout(x, 0.5, true)), at::rand({64}, kCuda1)}).cpu();
+  };
+  const at::Tensor first = draw();
+  at::rand({7}, kCuda1);
+  EXPECT_TRUE(same_bits(draw(), first));
+  EXPECT_FALSE(at::equal(first[0], first[1]));
+  torch::manual_seed(3);
+  at::rand({7}, kCuda1);
+  const at::Tensor expected = at::rand({7}, kCuda1).cpu();
+  torch::manual_seed(3);
+  at::rand({7}, kCuda1);
+  draw();
+  EXPECT_TRUE(same_bits(at::rand({7}, kCuda1).cpu(), expected));
+}
+
+// One wait to read the times and, on the rank of the last stage, the losses.
+TEST_F(DevicesRuntime, StepWaitsOnceForItsDevice) {
+  for (const runtime::ShapeMode mode : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Static}) {
+    for (const ScheduleKind kind :
+         {ScheduleKind::OneFOneB, ScheduleKind::DualPipeV, ScheduleKind::ZBVZeroBubble}) {
+      PipelineRun run = run_of(tied_transformer(), kind);
+      run.change_options = [&](runtime::PipelineOptions& options) { options.shapes = mode; };
+      run.before_step = [](comm::World& world, int) {
+        world.group().barrier();
+        if (world.rank().value == 0) simulated::clear_records();
+        world.group().barrier();
+      };
+      run.after_step = [&](comm::World& world, int step, const runtime::StepResult&) {
+        world.group().barrier();
+        if (world.rank().value != 0 || step == 0) return world.group().barrier();
+        std::map<int, std::vector<std::string>> causes;
+        for (const simulated::HostSync& sync : simulated::host_syncs())
+          causes[sync.device].push_back(sync.cause);
+        for (const auto& [device, found] : causes)
+          EXPECT_LE(found.size(), 1u)
+              << to_string(kind) << ", cuda:" << device << ": " << testing::PrintToString(found);
+        world.group().barrier();
+      };
+      train_pipeline(run, c10::kCUDA);
+    }
+  }
+}
+
+TEST_F(DevicesRuntime, ClippingWaitsOnce) {
+  comm::run_thread_ranks(2,
+                         [](comm::World& world) {
+                           const PipelineRun run = run_of(tied_transformer(), ScheduleKind::GPipe);
+                           runtime::PipelineSchedule pipeline(stages_on(world.device(), run, world.group()),
+                                                              run.kind, run.microbatches,
+                                                              options_for(run.model, 2));
+                           step_on(pipeline, batch_on(world.device(), run.model.batch(8)));
+                           world.group().barrier();
+                           if (world.rank().value == 0) simulated::clear_records();
+                           world.group().barrier();
+                           pipeline.clip_grad_norm(0.01);
+                           world.group().barrier();
+                           EXPECT_LE(simulated::host_syncs().size(), 2u);
+                           world.group().barrier();
+                         },
+                         {.device = c10::kCUDA});
+}
+
+TEST_F(DevicesRuntime, MeanOverValidLabelsWaitsOnceForAllMicrobatches) {
+  std::vector<c10::IValue> targets;
+  for (int m = 0; m < 4; ++m) targets.emplace_back(torch::arange(m, 5, kCuda0));
+  simulated::clear_records();
+  const auto reduction = runtime::LossReduction::mean_over_valid_labels(4);
+  const std::vector<double> weights = reduction.initial_gradients({}, targets);
+  EXPECT_EQ(simulated::host_syncs().size(), 1u);
+  EXPECT_THAT(weights, testing::ElementsAre(4 / 10.0, 3 / 10.0, 2 / 10.0, 1 / 10.0));
+}
+
+TEST_F(DevicesRuntime, EvaluationGivesLossOfCpu) {
+  const auto loss_on = [](c10::DeviceType type) {
+    double loss = 0;
+    comm::run_thread_ranks(3,
+                           [&](comm::World& world) {
+                             PipelineRun run = run_of(batch_norm_cnn(), ScheduleKind::OneFOneB);
+                             runtime::PipelineOptions options = options_for(run.model, 3);
+                             options.loss_on_all_ranks = true;
+                             runtime::PipelineSchedule pipeline(stages_on(world.device(), run, world.group()),
+                                                                run.kind, 4, options);
+                             const auto result =
+                                 eval_on(pipeline, batch_on(world.device(), run.model.batch(8)));
+                             if (!result.loss.is_cpu()) throw std::logic_error("the loss is not on the CPU");
+                             if (world.rank().value == 0) loss = result.loss.item<double>();
+                           },
+                           {.device = type});
+    return loss;
+  };
+  EXPECT_NEAR(loss_on(c10::kCUDA), loss_on(c10::kCPU), 1e-6);
+}
+
+// Times of a device come from its events: an action does not take longer than the step.
+TEST_F(DevicesRuntime, TimelineComesFromEvents) {
+  PipelineRun run = run_of(tied_transformer(), ScheduleKind::ZBVZeroBubble);
+  run.after_step = [](comm::World& world, int, const runtime::StepResult& result) {
+    double last = 0;
+    const auto& actions = result.timeline.ranks[static_cast<std::size_t>(world.rank().value)];
+    EXPECT_GT(actions.size(), 10u);
+    for (const schedule::TimedAction& timed : actions) {
+      EXPECT_LE(timed.start, timed.end) << to_string(timed.action);
+      EXPECT_GE(timed.start, last) << to_string(timed.action);
+      last = timed.end;
+    }
+    for (const auto& [stage, profile] : runtime::profile_stages(result.timeline)) {
+      EXPECT_GT(profile.forward, 0);
+      EXPECT_GT(profile.backward_weight, 0);
+    }
+  };
+  train_pipeline(run, c10::kCUDA);
+}
+
+// Notes the streams on which it runs.
+struct StreamProbe : torch::nn::Module {
+  StreamProbe() : linear(register_module("linear", torch::nn::Linear(6, 6))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    {
+      const std::lock_guard lock(mutex);
+      const c10::Stream stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(x.device());
+      streams.insert({x.device().index(), stream.id()});
+      devices.insert(x.device().index());
+    }
+    return torch::tanh(linear(x));
+  }
+  torch::nn::Linear linear;
+  static inline std::mutex mutex;
+  static inline std::set<std::pair<int, c10::StreamId>> streams;
+  static inline std::set<int> devices;
+};
+
+TEST_F(DevicesRuntime, OverlapsForwardAndBackwardOnTwoStreams) {
+  PipelineModel model = frozen_mlp();
+  model.make = [](int stages) {
+    std::vector<std::shared_ptr<runtime::StageModule>> modules;
+    for (int stage = 0; stage < stages; ++stage) {
+      torch::manual_seed(stage);
+      modules.push_back(runtime::make_stage_module(std::make_shared<StreamProbe>()));
+    }
+    return modules;
+  };
+  PipelineRun run = run_of(model, ScheduleKind::DualPipeV);
+  run.microbatches = 6;
+  const TrainingOutcome outcome = train_pipeline(run, c10::kCUDA);
+  EXPECT_EQ(StreamProbe::streams.size(), 2 * StreamProbe::devices.size());
+  run.ranks = 1;
+  run.kind = ScheduleKind::Interleaved1F1B;
+  run.stages_per_rank = 4;
+  expect_same_training(outcome, train_pipeline(run, c10::kCUDA));
+}
+
+TEST_F(DevicesRuntime, StreamsOfCallerAreUsed) {
+  PipelineRun run = run_of(skip_net(), ScheduleKind::OneFOneB);
+  const TrainingOutcome expected = train_pipeline(run, c10::kCPU);
+  // Each step runs on another stream. The caller orders them.
+  run.before_step = [](comm::World& world, int) {
+    const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    const c10::Stream next = guard.getStreamFromGlobalPool(world.device());
+    c10::Event ready(c10::kCUDA);
+    ready.record(guard.getStream(world.device()));
+    ready.block(next);
+    guard.exchangeStream(next);
+  };
+  expect_same_training(train_pipeline(run, c10::kCUDA), expected);
+}
+
+// Notes the rank in log lines of its backward pass, which runs on a thread of autograd.
+struct RankProbe : torch::nn::Module {
+  RankProbe() : linear(register_module("linear", torch::nn::Linear(6, 6))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = linear(x);
+    const std::thread::id here = std::this_thread::get_id();
+    y.register_hook([rank = log_rank(), here](const at::Tensor&) {
+      EXPECT_NE(std::this_thread::get_id(), here);
+      EXPECT_EQ(log_rank(), rank);
+      ++hooks;
+    });
+    return y;
+  }
+  torch::nn::Linear linear;
+  static inline std::atomic<int> hooks = 0;
+};
+
+TEST_F(DevicesRuntime, LogLinesOfBackwardPassesNameTheRank) {
+  PipelineModel model = frozen_mlp();
+  model.make = [](int stages) {
+    std::vector<std::shared_ptr<runtime::StageModule>> modules;
+    for (int stage = 0; stage < stages; ++stage)
+      modules.push_back(runtime::make_stage_module(std::make_shared<RankProbe>()));
+    return modules;
+  };
+  train_pipeline(run_of(model, ScheduleKind::OneFOneB), c10::kCUDA);
+  EXPECT_EQ(RankProbe::hooks, 2 * 4 * 3);
+}
+
+TEST_F(DevicesRuntime, StageWithoutDeviceIndexIsOnDeviceOfRank) {
+  comm::run_thread_ranks(2,
+                         [](comm::World& world) {
+                           const runtime::PipelineStage stage(mlp().make(1)[0], StageId(0), 1, c10::kCUDA,
+                                                              world.group());
+                           EXPECT_EQ(stage.device(), world.device());
+                           EXPECT_EQ(stage.module().parameters()[0].tensor.device(), world.device());
+                         },
+                         {.device = c10::kCUDA});
+}
+
+TEST_F(DevicesRuntime, RefusesStageOnMissingDevice) {
+  comm::run_thread_ranks(1, [](comm::World& world) {
+    const auto make = [&] {
+      runtime::PipelineStage(mlp().make(1)[0], StageId(0), 1, c10::Device(c10::kCUDA, 40), world.group());
+    };
+    EXPECT_THAT(error_message<UsageError>(make), testing::HasSubstr("there is no device cuda:40"));
+  });
+}
+
+TEST_F(DevicesRuntime, ChangedShapesFailOnAllRanksIfStatic) {
+  std::vector<std::exception_ptr> errors =
+      comm::try_thread_ranks(2,
+                             [](comm::World& world) {
+                               const PipelineRun run = run_of(frozen_mlp(), ScheduleKind::GPipe);
+                               runtime::PipelineOptions options = options_for(run.model, 2);
+                               options.shapes = runtime::ShapeMode::Static;
+                               runtime::PipelineSchedule pipeline(
+                                   stages_on(world.device(), run, world.group()), run.kind, 4, options);
+                               step_on(pipeline, batch_on(world.device(), run.model.batch(8)));
+                               step_on(pipeline, batch_on(world.device(), run.model.batch(8)));
+                               step_on(pipeline, batch_on(world.device(), run.model.batch(12)));
+                             },
+                             {.device = c10::kCUDA});
+  EXPECT_THAT(error_message<ShapeError>([&] { std::rethrow_exception(errors[0]); }),
+              testing::HasSubstr("the inputs changed after the first step"));
+  EXPECT_THROW(std::rethrow_exception(errors[1]), PeerFailed);
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -1,7 +1,7 @@
 // Data parallelism in a plain libtorch training loop: each rank has the full model and processes its own rows
 // of every batch. Start it with `penstock run --ranks 4 -- ./ddp`, torchrun, srun or mpirun; without a
-// launcher it runs as a single rank. Expected output: the same decreasing losses for any number of ranks that
-// divides the batch.
+// launcher it runs as a single rank. The argument `cuda` gives each rank a CUDA device: `… -- ./ddp cuda`.
+// Expected output: the same decreasing losses for any number of ranks that divides the batch.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -65,16 +65,17 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
-  ps::World world = ps::init();
+  ps::World world = ps::init({.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
   torch::nn::Sequential model = make_gpt();
+  model->to(world.device());
   // Checks that all ranks have the same model and broadcasts the parameters of rank 0.
   ps::DistributedDataParallel ddp(model, world.group());
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
 
   for (int step = 1; step <= kSteps; ++step) {
-    const torch::Tensor rows = share_of(make_batch(step), world);
+    const torch::Tensor rows = share_of(make_batch(step), world).to(world.device());
     optimizer.zero_grad();
     torch::Tensor loss = loss_of(ddp.forward(rows.slice(1, 0, -1)), rows.slice(1, 1));
     loss.backward();  // averages gradients over the ranks while it runs

@@ -1,8 +1,8 @@
 // Fine-tunes a classifier exported by Python's `torch.export`, without Python: the successor of a program
-// that trains a torch::jit::Module. Usage: example_fine_tune MODEL.pt2 DATA.safetensors [OUT.pt]. The data
-// file has a tensor for each argument of the model's forward, and the tensor `target` with the classes;
-// examples/exported/make_classifiers.py writes such files. Links penstock::penstock for safetensors.h;
-// load_module alone needs only penstock::load.
+// that trains a torch::jit::Module. Usage: example_fine_tune MODEL.pt2 DATA.safetensors [OUT.pt [DEVICE]].
+// The data file has a tensor for each argument of the model's forward, and the tensor `target` with the
+// classes; examples/exported/make_classifiers.py writes such files. Links penstock::penstock for
+// safetensors.h; load_module alone needs only penstock::load.
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/load_module.h>
 
@@ -23,8 +23,11 @@ torch::Tensor logits_of(const std::map<std::string, torch::Tensor>& outputs) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: %s MODEL.pt2 DATA.safetensors [OUT.pt]\n", argv[0]), 2;
+  if (argc < 3)
+    return std::fprintf(stderr, "usage: %s MODEL.pt2 DATA.safetensors [OUT.pt [DEVICE]]\n", argv[0]), 2;
+  const torch::Device device(argc > 4 ? argv[4] : "cpu");
   ps::ExportedModule model = ps::load_module(argv[1]);
+  model->to(device);
   const std::map<std::string, torch::Tensor> data = ps::checkpoint::load_safetensors(argv[2]);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
   torch::manual_seed(1);
@@ -33,10 +36,10 @@ int main(int argc, char** argv) {
     for (const torch::Tensor& rows : torch::randperm(data.at("target").size(0)).split(kRows)) {
       ps::Args args;
       for (const std::string& name : model->input_names())
-        args.push_back(data.at(name).index_select(0, rows));
+        args.push_back(data.at(name).index_select(0, rows).to(device));
       optimizer.zero_grad();
       const torch::Tensor logits = logits_of(model->forward_named(args)).flatten(0, -2);
-      const torch::Tensor target = data.at("target").index_select(0, rows).flatten();
+      const torch::Tensor target = data.at("target").index_select(0, rows).flatten().to(device);
       const torch::Tensor loss = torch::nn::functional::cross_entropy(logits, target);
       loss.backward();
       optimizer.step();

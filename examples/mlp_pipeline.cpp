@@ -1,5 +1,6 @@
 // Trains a small MLP as a pipeline of hand-written stages: one module per stage, one stage per rank. Ranks
-// are threads, so it runs anywhere. With processes, call `ps::init()` to get the world.
+// are threads, so it runs anywhere. With processes, call `ps::init()` to get the world. The argument `cuda`
+// gives each rank a CUDA device.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -31,13 +32,12 @@ void train(ps::World& world) {
     const torch::NoGradGuard no_grad;
     parameter.normal_(0, 1 / std::sqrt(double(parameter.size(-1))), generator);
   }
+  const ps::PipelineStage stage(module, ps::StageId(rank), kRanks, world.device(), world.group());
   torch::optim::Adam optimizer(module->parameters(), 0.01);
-
-  const ps::PipelineStage stage(module, ps::StageId(rank), kRanks, torch::kCPU, world.group());
   ps::Schedule1F1B schedule(stage, kMicrobatches, {.loss = torch::mse_loss});
 
   auto data = at::make_generator<at::CPUGeneratorImpl>(1);
-  const at::Tensor x = torch::rand({kRows, 2}, data) * 2 - 1;
+  const at::Tensor x = (torch::rand({kRows, 2}, data) * 2 - 1).to(world.device());
   const at::Tensor target = x.prod(1, true);  // the product of the two numbers
   for (int step = 1; step <= kSteps; ++step) {
     const ps::StepResult result = schedule.step({x}, target);
@@ -51,7 +51,7 @@ void train(ps::World& world) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
-  ps::run_thread_ranks(kRanks, train);
+  ps::run_thread_ranks(kRanks, train, {.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
 }

@@ -1,8 +1,8 @@
 // Sharded data parallelism (ZeRO-3, FSDP) in a plain libtorch training loop: each of 4 ranks holds a quarter
 // of the parameters, gradients and optimizer state. The parameters of a block are gathered only while the
 // block computes. The model calls its blocks as `ps::call(block, x)`, which sharding hooks into. Ranks are
-// threads; with processes, call `ps::init()` to get the world. Expected output: in every step, the mean loss
-// of the ranks equals the loss of a single process.
+// threads; with processes, call `ps::init()` to get the world. The argument `cuda` gives each rank a CUDA
+// device. Expected output: in every step, the mean loss of the ranks equals the loss of a single process.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -72,10 +72,10 @@ torch::Tensor make_batch(int step) {
 // One training loop for both runs. They differ only in the optimizer's parameters and in the clipping
 // function.
 std::vector<double> train(Gpt gpt, torch::optim::Optimizer& optimizer, int rank, int ranks,
-                          const std::function<void()>& clip) {
+                          torch::Device device, const std::function<void()>& clip) {
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {
-    const torch::Tensor rows = make_batch(step).chunk(ranks)[static_cast<std::size_t>(rank)];
+    const torch::Tensor rows = make_batch(step).chunk(ranks)[static_cast<std::size_t>(rank)].to(device);
     optimizer.zero_grad();
     const torch::Tensor logits = ps::call(gpt, rows.slice(1, 0, -1));
     const torch::Tensor loss =
@@ -90,6 +90,7 @@ std::vector<double> train(Gpt gpt, torch::optim::Optimizer& optimizer, int rank,
 
 void train_sharded(ps::World& world, const std::vector<double>& alone) {
   Gpt gpt;
+  gpt->to(world.device());
   std::vector<std::shared_ptr<torch::nn::Module>> units;
   for (const Block& block : gpt->blocks) units.push_back(block.ptr());
   ps::Sharded sharded = ps::fully_shard(gpt, world.group(), {}, units);
@@ -98,8 +99,8 @@ void train_sharded(ps::World& world, const std::vector<double>& alone) {
   for (const torch::Tensor& shard : sharded.parameters()) kept += shard.numel();
   if (world.rank().value == 0) std::printf("rank 0 keeps %ld parameters\n", static_cast<long>(kept));
 
-  const std::vector<double> losses =
-      train(gpt, optimizer, world.rank().value, world.size(), [&] { sharded.clip_grad_norm(1.0); });
+  const std::vector<double> losses = train(gpt, optimizer, world.rank().value, world.size(), world.device(),
+                                           [&] { sharded.clip_grad_norm(1.0); });
   const torch::Tensor mean = torch::tensor(losses, torch::kDouble);
   world.group().all_reduce(mean, ps::ReduceOp::Avg);
   for (int step = 0; step < kSteps; ++step) {
@@ -112,14 +113,15 @@ void train_sharded(ps::World& world, const std::vector<double>& alone) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
   Gpt gpt;
   std::int64_t count = 0;
   for (const torch::Tensor& parameter : gpt->parameters()) count += parameter.numel();
   std::printf("single process: %ld parameters\n", static_cast<long>(count));
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(3e-3));
-  const std::vector<double> alone =
-      train(gpt, optimizer, 0, 1, [&] { torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0); });
-  ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_sharded(world, alone); });
+  const std::vector<double> alone = train(gpt, optimizer, 0, 1, torch::kCPU,
+                                          [&] { torch::nn::utils::clip_grad_norm_(gpt->parameters(), 1.0); });
+  ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_sharded(world, alone); },
+                       {.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
 }

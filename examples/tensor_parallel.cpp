@@ -1,6 +1,7 @@
 // Tensor parallelism (Megatron's layout): a plan of module paths shards the linear layers of a GPT over the
 // ranks. The training loop does not change. Ranks are threads; with processes, call `ps::init()` to get the
-// world. Expected output: in every step, the loss equals that of a single process.
+// world. The argument `cuda` gives each rank a CUDA device. Expected output: in every step, the loss equals
+// that of a single process.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -72,11 +73,11 @@ torch::Tensor make_batch(int step) {
 }
 
 // The loop does not depend on ranks: every rank processes the full batch.
-std::vector<double> train(Gpt gpt) {
+std::vector<double> train(Gpt gpt, torch::Device device) {
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(3e-3));
   std::vector<double> losses;
   for (int step = 0; step < kSteps; ++step) {
-    const torch::Tensor rows = make_batch(step);
+    const torch::Tensor rows = make_batch(step).to(device);
     optimizer.zero_grad();
     const torch::Tensor logits = gpt(rows.slice(1, 0, -1));
     const torch::Tensor loss =
@@ -91,6 +92,7 @@ std::vector<double> train(Gpt gpt) {
 void train_cut(ps::World& world, const std::vector<double>& alone) {
   const ps::DeviceMesh mesh(world.group(), {world.size()}, {"tp"});
   Gpt gpt;
+  gpt->to(world.device());
   ps::parallelize_module(*gpt, mesh,
                          {{"token", ps::RowwiseParallel()},  // shards the vocabulary
                           {"block*.query", ps::ColwiseParallel()},
@@ -100,7 +102,7 @@ void train_cut(ps::World& world, const std::vector<double>& alone) {
                           {"block*.up", ps::ColwiseParallel()},
                           {"block*.down", ps::RowwiseParallel()},
                           {"head", ps::ColwiseParallel()}});  // shards the classes of the loss
-  const std::vector<double> losses = train(gpt);
+  const std::vector<double> losses = train(gpt, world.device());
   for (int step = 0; step < kSteps; ++step) {
     const double loss = losses[static_cast<std::size_t>(step)],
                  single = alone[static_cast<std::size_t>(step)];
@@ -112,8 +114,9 @@ void train_cut(ps::World& world, const std::vector<double>& alone) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
-  const std::vector<double> alone = train(Gpt());
-  ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_cut(world, alone); });
+  const std::vector<double> alone = train(Gpt(), torch::kCPU);
+  ps::run_thread_ranks(kRanks, [&](ps::World& world) { train_cut(world, alone); },
+                       {.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
 }

@@ -1,6 +1,7 @@
 // Pipeline x data x tensor parallelism: eight ranks train the built-in GPT as 2 x 2 x 2. There are two
 // stages, each with two replicas, each sharded over two ranks. Ranks are threads; with processes, call
-// `ps::init()` to get the world. Expected output: in every step, the loss equals that of a single process.
+// `ps::init()` to get the world. The argument `cuda` gives each rank a CUDA device. Expected output: in every
+// step, the loss equals that of a single process.
 #include <penstock/models/gpt.h>
 #include <penstock/penstock.h>
 
@@ -57,6 +58,7 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
   const ps::DeviceMesh mesh(world.group(), {2, 2, 2}, {"pp", "dp", "tp"});
   const int stage = mesh.group("pp").rank(), replica = mesh.group("dp").rank();
   auto gpt = make_gpt({2 * stage, 2 * stage + 2, /*has_embedding=*/stage == 0, /*has_head=*/stage == 1});
+  gpt->to(world.device());
   // Apply tensor parallelism first, then build the stage, then replicate it.
   ps::parallelize_module(*gpt, mesh["tp"],
                          {{"blocks.*.attention.query", ps::ColwiseParallel()},
@@ -70,7 +72,7 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
         gpt->forward(args[0].toTensor()));  // a distributed tensor; it is sent to the next stage as such
   };
   const std::vector<ps::PipelineStage> stages{
-      {ps::make_stage_module(gpt.ptr(), forward), ps::StageId(stage), 2, at::kCPU, mesh.group("pp")}};
+      {ps::make_stage_module(gpt.ptr(), forward), ps::StageId(stage), 2, world.device(), mesh.group("pp")}};
   ps::PipelineOptions options;
   options.loss = loss_of;
   options.loss_on_all_ranks = true;
@@ -79,7 +81,8 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
 
   torch::optim::AdamW optimizer(gpt->parameters(), torch::optim::AdamWOptions(3e-3));
   for (int step = 0; step < kSteps; ++step) {
-    const torch::Tensor rows = make_batch(step).chunk(2)[static_cast<std::size_t>(replica)];
+    const torch::Tensor rows =
+        make_batch(step).chunk(2)[static_cast<std::size_t>(replica)].to(world.device());
     optimizer.zero_grad();
     torch::Tensor mean = schedule.step({rows.slice(1, 0, -1)}, rows.slice(1, 1)).loss;
     optimizer.step();
@@ -93,8 +96,9 @@ void train_in_3d(ps::World& world, const std::vector<double>& alone) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   at::set_num_threads(1);
   const std::vector<double> alone = train_alone();
-  ps::run_thread_ranks(8, [&](ps::World& world) { train_in_3d(world, alone); });
+  ps::run_thread_ranks(8, [&](ps::World& world) { train_in_3d(world, alone); },
+                       {.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
 }

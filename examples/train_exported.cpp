@@ -1,7 +1,7 @@
 // Trains a model exported by Python's `torch.export` on two ranks, without Python, and compares the losses
 // with those of the same training in Python. The model computes its own loss. Run it with `penstock run
 // --ranks 2 -- example_train_exported FOLDER` (or srun, mpirun, torchrun); without a launcher it uses two
-// thread ranks.
+// thread ranks. A second argument `cuda` gives each rank a CUDA device.
 #include <penstock/comm/launched_rank.h>
 #include <penstock/penstock.h>
 
@@ -29,7 +29,7 @@ void train(const ps::World& world, const std::string& folder) {
   // Splits the archive at the `pipe_split()` call of the Python model. Each rank loads only its own stage.
   ps::Pipe pipe = ps::load_pt2(folder + "/gpt.pt2", ps::AtMarks{}, {.loss_output = "output.loss"});
   const ps::PipelineStage stage =
-      pipe.build_stage(ps::StageId(world.rank().value), torch::kCPU, world.group());
+      pipe.build_stage(ps::StageId(world.rank().value), world.device(), world.group());
   ps::Schedule1F1B schedule(stage, kMicrobatches, pipe.pipeline_options());
 
   std::vector<torch::Tensor> parameters;
@@ -41,7 +41,7 @@ void train(const ps::World& world, const std::string& folder) {
   double expected = 0, difference = 0;
   int step = 1;
   for (; python >> expected; ++step) {
-    const torch::Tensor text = text_of_step(step);
+    const torch::Tensor text = text_of_step(step).to(world.device());
     const ps::StepResult result =
         schedule.step({text.slice(1, 0, kLength).contiguous(), text.slice(1, 1).contiguous()});
     optimizer.step();
@@ -66,9 +66,11 @@ void train(const ps::World& world, const std::string& folder) {
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   const std::string folder = argc > 1 ? argv[1] : "examples/exported";
+  const ps::InitOptions options{.device = torch::Device(argc > 2 ? argv[2] : "cpu")};
   if (ps::comm::detect_rank().world_size > 1) {
-    train(ps::init(), folder);
+    train(ps::init(options), folder);
   } else {
-    ps::run_thread_ranks(2, [&](ps::World& world) { train(world, folder); });
+    ps::run_thread_ranks(
+        2, [&](ps::World& world) { train(world, folder); }, options);
   }
 }

@@ -42,8 +42,8 @@ void check(const GptOptions& options, const GptPart& part) {
 }
 
 // The attention mask for a cache with `past` tokens: query i may attend to keys up to past + i.
-at::Tensor causal_mask(std::int64_t queries, std::int64_t past) {
-  return torch::ones({queries, past + queries}, torch::kBool).tril(past);
+at::Tensor causal_mask(std::int64_t queries, std::int64_t past, at::Device device) {
+  return torch::ones({queries, past + queries}, torch::dtype(torch::kBool).device(device)).tril(past);
 }
 
 }  // namespace
@@ -66,6 +66,27 @@ AttentionImpl::AttentionImpl(const GptOptions& options)
   const auto angle = torch::outer(torch::arange(options.context, torch::kDouble), speed);
   cos_ = torch::cat({angle.cos(), angle.cos()}, 1).to(torch::kFloat);
   sin_ = torch::cat({angle.sin(), angle.sin()}, 1).to(torch::kFloat);
+}
+
+void AttentionImpl::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  nn::Module::to(device, dtype, non_blocking);
+  move_tables(device);
+}
+
+void AttentionImpl::to(torch::Dtype dtype, bool non_blocking) {
+  nn::Module::to(dtype, non_blocking);
+}
+
+void AttentionImpl::to(torch::Device device, bool non_blocking) {
+  nn::Module::to(device, non_blocking);
+  move_tables(device);
+}
+
+// Tensors on the meta device would lose their values.
+void AttentionImpl::move_tables(torch::Device device) {
+  if (!cos_.defined() || device.is_meta()) return;
+  cos_ = cos_.to(device);
+  sin_ = sin_.to(device);
 }
 
 at::Tensor AttentionImpl::rotate(const at::Tensor& x, std::int64_t past) const {
@@ -91,7 +112,7 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, std::int64_t past, KeyVal
     cache->values = v;
   }
   std::optional<at::Tensor> mask;
-  if (past > 0 && time > 1) mask = causal_mask(time, past);
+  if (past > 0 && time > 1) mask = causal_mask(time, past, x.device());
   const bool causal = past == 0;
   const auto mixed =
       torch::scaled_dot_product_attention(q, k, v, mask, is_training() ? dropout_ : 0.0, causal);
@@ -157,7 +178,8 @@ at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
   if (cache != nullptr) cache->layers.resize(blocks.size());
   if (part_.has_embedding) {
     x = token(x);
-    if (!position.is_empty()) x = x + position(torch::arange(past, past + time, torch::kLong));
+    if (!position.is_empty())
+      x = x + position(torch::arange(past, past + time, torch::dtype(torch::kLong).device(x.device())));
     x = dropout(x);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i)

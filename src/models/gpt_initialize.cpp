@@ -38,7 +38,12 @@ void initialize(torch::nn::Module& module, const GptOptions& options, std::uint6
     } else {
       auto generator = at::make_generator<at::CPUGeneratorImpl>(key_of(seed, name));
       const bool into_stream = name.ends_with(".out.weight") || name.ends_with(".down.weight");
-      item.value().normal_(0.0, into_stream ? residual : usual, generator);
+      const double deviation = into_stream ? residual : usual;
+      if (item.value().is_cpu()) {
+        item.value().normal_(0.0, deviation, generator);
+      } else {  // drawn on the CPU, so that every device gets the same values
+        item.value().copy_(torch::empty_like(item.value(), torch::kCPU).normal_(0.0, deviation, generator));
+      }
     }
   }
 }

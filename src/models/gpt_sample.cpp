@@ -10,7 +10,8 @@ namespace {
 
 std::int64_t choose(const at::Tensor& logits, const SampleOptions& options, at::Generator& generator) {
   if (options.temperature <= 0) return logits.argmax().item<std::int64_t>();
-  at::Tensor scores = logits.to(torch::kFloat) / options.temperature;
+  // The CPU draws, so that a seed gives the same text on every device.
+  at::Tensor scores = logits.to(torch::kCPU, torch::kFloat) / options.temperature;
   if (options.top && *options.top < scores.size(0)) {
     const at::Tensor least = std::get<0>(scores.topk(*options.top)).min();
     scores = scores.masked_fill(scores < least, -std::numeric_limits<double>::infinity());
@@ -43,6 +44,7 @@ std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   std::vector<std::int64_t> text = prompt;
   const auto context = static_cast<std::size_t>(model.options().context);
+  const at::Device device = model.token->weight.device();
   KeyValueCache cache;
   std::size_t seen = 0;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
@@ -52,7 +54,7 @@ std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>
       seen = text.size() - std::min(text.size(), std::max<std::size_t>(context / 2, 1));
     }
     const std::vector<std::int64_t> fresh(text.begin() + static_cast<std::ptrdiff_t>(seen), text.end());
-    const at::Tensor logits = model.forward(torch::tensor(fresh).unsqueeze(0), cache);
+    const at::Tensor logits = model.forward(torch::tensor(fresh).unsqueeze(0).to(device), cache);
     seen = text.size();
     text.push_back(choose(logits[0][-1], options, generator));
   }

@@ -126,6 +126,39 @@ TEST(TrainRun, ReportsSameStepsAndValidationsInEveryTopology) {
   }
 }
 
+TEST(TrainRun, LogEverySelectsStepsAndKeepsLosses) {
+  at::set_num_threads(1);
+  const test::TempDir dir;
+  RunOptions options = with({2, 1, 1, 2, "1F1B"});
+  options.steps = 11;
+  options.eval_every = 5;
+  RecordingObserver all, some;
+  const RunResult expected = small_run(options, &all, true);
+  options.log_every = 4;
+  options.log_json = dir / "log";
+  const RunResult result = small_run(options, &some, true);
+  std::vector<std::int64_t> steps;
+  for (const StepRecord& record : some.records) {
+    steps.push_back(record.step);
+    const StepRecord& same = all.records.at(static_cast<std::size_t>(record.step - 1));
+    EXPECT_EQ(record.loss, same.loss);
+    EXPECT_EQ(record.grad_norm, same.grad_norm);
+    EXPECT_EQ(record.rate, same.rate);
+    EXPECT_GT(record.seconds, 0);
+    EXPECT_NEAR(*record.tokens_per_second * record.seconds, 8 * 12, 1e-6);
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 8, 11}));
+  EXPECT_EQ(result.losses.size(), 4U);
+  EXPECT_EQ(result.first_step, 1);
+  EXPECT_EQ(some.evaluations, all.evaluations);
+  for (const auto& [name, tensor] : expected.parameters)
+    EXPECT_TRUE(at::equal(result.parameters.at(name), tensor)) << name;
+  std::ifstream log(dir / "log");
+  steps.clear();
+  for (std::string line; std::getline(log, line);) steps.push_back(nlohmann::json::parse(line)["step"]);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 8, 11}));
+}
+
 // The idle fraction of two ranks in the trace of a step.
 double bubble_of_trace(const std::string& path) {
   double busy = 0, end = 0;

@@ -24,9 +24,9 @@ using HookFactory = std::function<std::unique_ptr<train::RankHook>(Rank rank)>;
 //! The result on rank 0 of a run with thread ranks.
 inline train::RunResult small_run(const train::RunOptions& options, train::Observer* observer = nullptr,
                                   bool gather = false, double dropout = 0,
-                                  const HookFactory& make_hook = nullptr) {
+                                  const HookFactory& make_hook = nullptr, c10::Device device = c10::kCPU) {
   train::RunResult result;
-  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
+  const auto body = [&](comm::World& world) {
     const train::Vocabulary vocabulary(small_text());
     models::GptOptions gpt = small_gpt(vocabulary);
     gpt.dropout = dropout;
@@ -37,7 +37,8 @@ inline train::RunResult small_run(const train::RunOptions& options, train::Obser
     auto mine = train::run(world, *model, *data, options,
                            {.observer = observer, .hook = hook.get(), .gather_parameters = gather});
     if (world.rank().value == 0) result = std::move(mine);
-  });
+  };
+  comm::run_thread_ranks(options.parallel.ranks(), body, {.device = device});
   return result;
 }
 

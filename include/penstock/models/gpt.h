@@ -41,9 +41,15 @@ class AttentionImpl : public torch::nn::Module {
   //! those of `x`.
   at::Tensor forward(const at::Tensor& x, std::int64_t past = 0, KeyValueCache::Layer* cache = nullptr);
 
+  //! Also moves the tables of rotary positions. They stay float32 and are not part of the state_dict.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
   torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr}, out{nullptr};
 
  private:
+  void move_tables(torch::Device device);
   at::Tensor rotate(const at::Tensor& x, std::int64_t past) const;
 
   std::int64_t head_width_;
@@ -106,7 +112,7 @@ class GptImpl : public torch::nn::Module {
 TORCH_MODULE(Gpt);
 
 //! Initializes the parameters. The values depend only on the seed and the parameter name, so every split of
-//! the model starts from the same values.
+//! the model starts from the same values, on every device.
 void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
 
 //! How tokens are sampled.

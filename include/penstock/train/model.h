@@ -85,9 +85,9 @@ class Model {
   //! Whether the user has chosen the positions. A run then uses `split` and never a measured split or that of
   //! a checkpoint.
   virtual bool has_given_split() const { return false; }
-  //! Returns the split that balances the times measured on one microbatch; nullopt if the model is not
-  //! balanced by measured times. Times differ between ranks, so the run measures on one rank and stores the
-  //! result in its checkpoints.
+  //! Returns the split that balances the times measured on one microbatch, on the device of its tensors;
+  //! nullopt if the model is not balanced by measured times. Times differ between ranks, so the run measures
+  //! on one rank and stores the result in its checkpoints.
   virtual std::optional<ModelSplit> measured_split(int /*stages*/, const Batch& /*microbatch*/) const {
     return std::nullopt;
   }

@@ -88,7 +88,7 @@ struct CheckpointOptions {
   StoragePolicy on_error = StoragePolicy::Stop;
 };
 
-//! All options of a training run.
+//! All options of a training run. It runs on the devices of the world (comm::InitOptions::device).
 struct RunOptions {
   ParallelOptions parallel{};
   LearningRateOptions learning_rate{};
@@ -104,7 +104,10 @@ struct RunOptions {
   std::optional<std::int64_t> eval_batches{};  //!< maximum number of batches of `batch` validation rows
   NanPolicy on_nan = NanPolicy::Stop;
   // Output files. Their directories must exist.
-  std::optional<std::filesystem::path> log_json{};  //!< JSON Lines, one object per step
+  //! Steps between log entries. The first and the last step of a run are always logged. The host reads losses
+  //! and gradient norms only for logged steps; `on_nan` other than Skip is checked only then.
+  std::int64_t log_every = 1;
+  std::optional<std::filesystem::path> log_json{};  //!< JSON Lines, one object per logged step
   std::optional<std::filesystem::path> timeline{};  //!< HTML page
   std::optional<std::filesystem::path> trace{};     //!< for Chrome and Perfetto
   std::optional<std::filesystem::path> profile{};   //!< cost file for `penstock plan`

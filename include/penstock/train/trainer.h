@@ -19,7 +19,7 @@
 
 namespace penstock::train {
 
-//! The results of a completed step.
+//! The results of a completed step. Times are means over the steps since the last record.
 struct StepRecord {
   std::int64_t step = 0;  //!< from 1
   double loss = 0;        //!< mean over the complete batch
@@ -29,7 +29,7 @@ struct StepRecord {
   std::optional<double> tokens_per_second;  //!< if the examples are sequences
   double examples_per_second = 0;
   double bubble = 0;                       //!< fraction of time in which the pipeline ranks are idle
-  std::vector<std::uint64_t> peak_memory;  //!< peak resident bytes per rank
+  std::vector<std::uint64_t> peak_memory;  //!< peak bytes per rank: of its device, or resident for the CPU
   bool skipped = false;                    //!< no update because a value was not finite
 };
 
@@ -50,7 +50,7 @@ class Observer {
   virtual ~Observer() = default;
   //! Called before the first step.
   virtual void on_begin(const RunInfo& /*info*/) {}
-  //! Called after each step.
+  //! Called after each logged step (RunOptions::log_every).
   virtual void on_step(const StepRecord& /*record*/) {}
   //! Called after each validation, with the validation loss.
   virtual void on_evaluation(std::int64_t /*step*/, double /*loss*/) {}
@@ -94,11 +94,12 @@ class RankHook {
 
 //! The results of a run.
 struct RunResult {
-  std::vector<double> losses;  //!< of the steps of this run, without those before a resume
+  std::vector<double> losses;   //!< of the logged steps of this run, without those before a resume
+  std::int64_t first_step = 1;  //!< the step of the first loss
   std::optional<double> validation_loss;
   std::optional<std::filesystem::path> checkpoint;  //!< the newest checkpoint of the run
   std::optional<std::string> plan;                  //!< the schedule as CSV, if it was AutoSchedule
-  //! All parameters of the model, on rank 0, if `gather_parameters` is set.
+  //! All parameters of the model, on the CPU of rank 0, if `gather_parameters` is set.
   std::map<std::string, at::Tensor> parameters;
 };
 

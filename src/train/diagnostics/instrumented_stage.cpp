@@ -2,13 +2,13 @@
 #include "train/diagnostics/instrumented_stage.h"
 
 #include "train/diagnostics/operator_observer.h"
+#include "train/loop/measure.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/value/tree.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/isfinite.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,25 +18,27 @@ namespace {
 
 class AutocastScope {
  public:
-  explicit AutocastScope(Precision precision) : on_(precision == Precision::Bfloat16) {
+  AutocastScope(Precision precision, at::DeviceType device)
+      : on_(precision == Precision::Bfloat16), device_(device) {
     if (!on_) return;
-    was_ = at::autocast::is_autocast_enabled(at::kCPU);
-    dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    was_ = at::autocast::is_autocast_enabled(device_);
+    dtype_ = at::autocast::get_autocast_dtype(device_);
+    at::autocast::set_autocast_enabled(device_, true);
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
     at::autocast::increment_nesting();
   }
   ~AutocastScope() {
     if (!on_) return;
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, was_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
+    at::autocast::set_autocast_enabled(device_, was_);
+    at::autocast::set_autocast_dtype(device_, dtype_);
   }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
   bool on_, was_ = false;
+  at::DeviceType device_;
   at::ScalarType dtype_ = at::kBFloat16;
 };
 
@@ -76,21 +78,16 @@ std::uint64_t bytes_of(const c10::IValue& tree) {
   return bytes;
 }
 
-std::uint64_t allocated() {
-  const auto info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
-
 }  // namespace
 
 runtime::StageResult InstrumentedStage::forward(const value::Args& args, const value::Kwargs& kwargs) {
-  const AutocastScope autocast(observer_->precision);
-  const std::uint64_t before = observer_->measure ? allocated() : 0;
+  const AutocastScope autocast(observer_->precision, observer_->device.type());
+  const std::uint64_t before = observer_->measure ? allocated_bytes(observer_->device) : 0;
   runtime::StageResult result =
       observer_->finite && !first_bad_ ? searched_forward(args, kwargs) : inner_->forward(args, kwargs);
   ++forwards_;
   if (observer_->measure) {
-    const std::uint64_t after = allocated();
+    const std::uint64_t after = allocated_bytes(observer_->device);
     output_bytes_ = std::max(output_bytes_, bytes_of(result.output));
     kept_bytes_ = std::max(kept_bytes_, after > before ? after - before : 0);
   }

@@ -27,8 +27,9 @@ struct NotFinite {
 //! Settings shared by the stages of a rank and its loss.
 struct StageObserver {
   Precision precision = Precision::Float32;
-  bool finite = false;   //!< look for values that are not finite
-  bool measure = false;  //!< count bytes
+  at::Device device = at::kCPU;  //!< of the rank
+  bool finite = false;           //!< look for values that are not finite
+  bool measure = false;          //!< count bytes
 
   int losses = 0;  //!< losses computed since the search began
   std::optional<NotFinite> loss{};

@@ -2,6 +2,7 @@
 #include "train/diagnostics/not_finite.h"
 
 #include "base/text.h"
+#include "train/data/device_batch.h"
 #include "train/model/auto_plan.h"
 
 #include <algorithm>
@@ -119,8 +120,8 @@ Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, 
   std::optional<Located> first;
   for (std::int64_t part = 0; part < options.accumulate; ++part) {
     const Rows rows = rows_of(options, replica, part);
-    std::optional<Located> found =
-        search(assembly, data.training(record.step, options.batch, rows), rows.begin);
+    std::optional<Located> found = search(
+        assembly, to_device(data.training(record.step, options.batch, rows), assembly.device), rows.begin);
     if (!found) continue;
     found->part = part;
     found->replica = replica;

@@ -10,7 +10,9 @@
 #include <penstock/view/drawing.h>
 #include <penstock/view/render.h>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/ivalue.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -123,7 +125,23 @@ std::string timeline_trace(const schedule::Timeline& measured) {
   return to_trace(view::draw(std::vector<schedule::Timeline>{measured}, view::TimeUnit::Seconds));
 }
 
-std::uint64_t peak_resident_bytes() {
+namespace {
+
+c10::CachingDeviceAllocator::Stat tensor_bytes(c10::Device device) {
+  const auto stats = at::accelerator::getDeviceStats(device.index());
+  return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE)];
+}
+
+}  // namespace
+
+std::uint64_t allocated_bytes(c10::Device device) {
+  if (!device.is_cpu()) return static_cast<std::uint64_t>(tensor_bytes(device).current);
+  const auto info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+std::uint64_t peak_memory_bytes(c10::Device device) {
+  if (!device.is_cpu()) return static_cast<std::uint64_t>(tensor_bytes(device).peak);
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;

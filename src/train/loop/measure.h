@@ -6,6 +6,8 @@
 #include <penstock/runtime/pipeline.h>
 #include <penstock/schedule/timeline.h>
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -45,8 +47,11 @@ std::string timeline_page(const schedule::Program& program, const schedule::Time
                           const plan::Costs& costs);
 std::string timeline_trace(const schedule::Timeline& measured);
 
-//! Returns the peak resident memory of this process in bytes.
-std::uint64_t peak_resident_bytes();
+//! Returns the bytes that are allocated now: by tensors of the device, or on the heap of this process for the
+//! CPU.
+std::uint64_t allocated_bytes(c10::Device device);
+//! Returns the peak memory in bytes: of tensors of the device, or resident in this process for the CPU.
+std::uint64_t peak_memory_bytes(c10::Device device);
 
 void write_file(const std::filesystem::path& path, const std::string& text);
 

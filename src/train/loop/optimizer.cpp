@@ -4,6 +4,7 @@
 #include "train/model/tensor_parallel_stage.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/full.h>
@@ -22,7 +23,7 @@ Optimizer::Optimizer(std::vector<value::NamedTensor> parameters, const Optimizer
   for (const value::NamedTensor& item : parameters_) {
     if (one) first_.push_back(at::zeros_like(local_shard(item.tensor), at::MemoryFormat::Preserve));
     if (adam) second_.push_back(at::zeros_like(local_shard(item.tensor), at::MemoryFormat::Preserve));
-    counts_.push_back(at::full({}, 0.0, at::kFloat));
+    counts_.push_back(at::full({}, 0.0, local_shard(item.tensor).options().dtype(at::kFloat)));
   }
 }
 
@@ -48,9 +49,10 @@ void Optimizer::step(double rate) {
     grads.push_back(grad);
     if (!first_.empty()) first.push_back(first_[i]);
     if (!second_.empty()) second.push_back(second_[i]);
-    counts.push_back(counts_[i].add_(1));
+    counts.push_back(counts_[i]);
   }
   if (values.empty()) return;
+  at::_foreach_add_(counts, 1);
   switch (options_.kind) {
     case OptimizerKind::AdamW:
       at::_fused_adamw_(values, grads, first, second, {}, counts, rate, options_.beta1, options_.beta2,

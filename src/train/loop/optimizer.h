@@ -1,5 +1,5 @@
 // AdamW and SGD for the parameters of a rank. The states have names, so that a checkpoint can be loaded in
-// another topology.
+// another topology. They are on the device of their parameter, as the fused kernels need them.
 #pragma once
 
 #include <penstock/runtime/stage_module.h>

@@ -1,9 +1,11 @@
 // The training loop: batch, forward and backward over the pipeline, clip, update, report, validate, save.
 #include "base/text.h"
+#include "train/data/device_batch.h"
 #include "train/diagnostics/not_finite.h"
 #include "train/loop/checkpoint_manager.h"
 #include "train/loop/log_file.h"
 #include "train/loop/measure.h"
+#include "train/loop/step_report.h"
 #include "train/loop/validation.h"
 #include "train/model/assembly.h"
 #include "train/model/auto_plan.h"
@@ -12,7 +14,6 @@
 #include <penstock/train/trainer.h>
 
 #include <ATen/core/ivalue.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <chrono>
@@ -24,26 +25,6 @@ namespace penstock::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// The report of a rank to all others, once per step.
-struct Report {
-  double loss = 0, grad_norm = 0, busy = 0, end = 0, peak = 0;
-};
-constexpr std::int64_t kReportSize = 5;
-
-std::vector<Report> exchange(const comm::Group& world, const Report& local) {
-  const at::Tensor tensor =
-      at::tensor({local.loss, local.grad_norm, local.busy, local.end, local.peak}, at::kDouble);
-  const std::vector<at::Tensor> all =
-      world.size() > 1 ? world.all_gather(tensor) : std::vector<at::Tensor>{tensor};
-  std::vector<Report> reports;
-  for (const at::Tensor& one : all) {
-    const auto* v = one.const_data_ptr<double>();
-    reports.push_back({v[0], v[1], v[2], v[3], v[4]});
-  }
-  static_assert(sizeof(Report) == kReportSize * sizeof(double));
-  return reports;
-}
 
 tensor::DeviceMesh checked_mesh(const comm::World& world, const RunOptions& options) {
   check(options);
@@ -59,6 +40,7 @@ class Run {
         options_(options),
         extras_(extras),
         mesh_(checked_mesh(world, options)),
+        device_(world.device()),
         reduction_(model.reduction()),
         progress_{.hook = extras.hook},
         checkpoints_(mesh_.all(), options_, extras.notes),
@@ -73,10 +55,11 @@ class Run {
       for (const std::string& message : messages) report(message);
     for (progress_.step = first_step_; progress_.step <= options_.steps; ++progress_.step) {
       try {
-        const StepRecord record = step();
-        result_.losses.push_back(record.loss);
-        log.write(record);
-        if (observer()) observer()->on_step(record);
+        if (const std::optional<StepRecord> record = step()) {
+          result_.losses.push_back(record->loss);
+          log.write(*record);
+          if (observer()) observer()->on_step(*record);
+        }
         if (options_.eval_every && progress_.step % *options_.eval_every == 0) evaluate();
         if (checkpoint_is_due()) save(progress_.step);
         report_checkpoint();
@@ -105,12 +88,13 @@ class Run {
     model_.check_rows(value::chunk_sizes(rows.end - rows.begin, options_.parallel.microbatches));
     const ModelSplit split = choose_split(num_stages(options_.parallel));
     const schedule::Schedule schedule = choose_schedule(split);
-    assembly_ = assemble(mesh_, model_, split, schedule, options_, progress_);
+    assembly_ = assemble(mesh_, device_, model_, split, schedule, options_, progress_);
     checkpoints_.load(assembly_);
     first_step_ = checkpoints_.step() + 1;
     // A restart must repeat the decisions even before the first checkpoint is due.
     if (checkpoints_.enabled() && !decisions_.empty() && first_step_ == 1) save(0);
     if (!decisions_.plan.empty()) result_.plan = decisions_.plan;
+    result_.first_step = first_step_;
   }
 
   // Rank 0 takes a measured split from the checkpoint, or measures it, and broadcasts it. Every rank computes
@@ -125,7 +109,8 @@ class Run {
         const Rows all = rows_of(options_, 0, 0);
         const std::int64_t rows =
             value::chunk_sizes(all.end - all.begin, options_.parallel.microbatches).front();
-        split = model_.measured_split(stages, data_.training(1, options_.batch, {0, rows}));
+        split =
+            model_.measured_split(stages, to_device(data_.training(1, options_.batch, {0, rows}), device_));
       }
       if (split) text = to_string(*split);
     }
@@ -148,7 +133,7 @@ class Run {
         return plan;
       }
     }
-    schedule::Schedule plan = plan_schedule(mesh_, model_, split, data_, options_, progress_);
+    schedule::Schedule plan = plan_schedule(mesh_, device_, model_, split, data_, options_, progress_);
     decisions_.plan = plan_text(plan);
     return plan;
   }
@@ -191,44 +176,68 @@ class Run {
     return {model_.summary(), program.name(), program.num_stages(), first_step_, options_.steps};
   }
 
-  StepRecord step() {
+  // Runs a step. Returns its record if it is logged; otherwise the host reads nothing from the device, except
+  // the norm if the update depends on it.
+  std::optional<StepRecord> step() {
     const auto start = Clock::now();
     progress_.enter(RunPhase::Step);
+    bool logged = is_logged();
     // Counting bytes for the planner has a small cost, so only the first step does it.
     assembly_.observer->measure = progress_.step == first_step_;
     assembly_.optimizer->zero_grad();
+    StepReport local;
+    const std::vector<at::Tensor> losses = run_parts(local, logged);
+    progress_.enter(RunPhase::Update);
+    if (options_.accumulate > 1)
+      assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
+    if (logged || options_.grad_clip || options_.on_nan == NanPolicy::Skip) {
+      local.grad_norm = assembly_.pipeline->clip_grad_norm(
+          options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
+      if (!std::isfinite(local.grad_norm)) logged = true;  // on all ranks, which have the same norm
+    }
     StepRecord record{.step = progress_.step};
+    record.rate = rate_at(options_.learning_rate, progress_.step, options_.steps);
+    if (logged) {
+      local.loss = mean_loss(losses);
+      local.peak = static_cast<double>(peak_memory_bytes(assembly_.device));
+      fill(record, exchange(mesh_.all(), local), options_.parallel, assembly_.loss_rank());
+      if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
+    }
+    if (!record.skipped) assembly_.optimizer->step(record.rate);
+    interval_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
+    ++interval_.steps;
+    if (!logged) return std::nullopt;
+    interval_.close(record, options_.batch);
+    return record;
+  }
+
+  // Runs the parts of the batch through the pipeline. Returns their losses on ranks of the last stage.
+  std::vector<at::Tensor> run_parts(StepReport& local, bool logged) {
     const int replica = mesh_.group("dp").rank();
-    std::optional<std::int64_t> tokens;
-    Report local;
+    std::vector<at::Tensor> losses;
     std::optional<double> denominator;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-      const Batch batch = data_.training(progress_.step, options_.batch, rows_of(options_, replica, part));
+      const Batch batch = to_device(
+          data_.training(progress_.step, options_.batch, rows_of(options_, replica, part)), assembly_.device);
       if (part == 0) denominator = loss_denominator(batch);
       const runtime::StepResult result = assembly_.pipeline->step(
           batch.args, batch.target, {.kwargs = batch.kwargs, .loss_denominator = denominator});
-      local.loss += result.loss.item<double>() / static_cast<double>(options_.accumulate);
-      if (batch.tokens) tokens = tokens.value_or(0) + *batch.tokens;
+      if (result.loss.defined()) losses.push_back(result.loss);
+      if (batch.tokens)
+        interval_.tokens = interval_.tokens.value_or(0) + *batch.tokens * options_.parallel.dp;
+      if (!logged) continue;
       const Busy busy = busy_of(result.timeline);
       local.busy += busy.busy;
       local.end += busy.end;
       if (part + 1 == options_.accumulate) keep_timeline(result.timeline);
     }
-    progress_.enter(RunPhase::Update);
-    if (options_.accumulate > 1)
-      assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
-    local.grad_norm = assembly_.pipeline->clip_grad_norm(
-        options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
-    local.peak = static_cast<double>(peak_resident_bytes());
-    fill(record, exchange(mesh_.all(), local));
-    record.rate = rate_at(options_.learning_rate, progress_.step, options_.steps);
-    if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
-    if (!record.skipped) assembly_.optimizer->step(record.rate);
-    record.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    record.examples_per_second = static_cast<double>(options_.batch) / record.seconds;
-    if (tokens)
-      record.tokens_per_second = static_cast<double>(*tokens * options_.parallel.dp) / record.seconds;
-    return record;
+    return losses;
+  }
+
+  // The first step is logged too: it shows whether the run starts well.
+  bool is_logged() const {
+    const std::int64_t step = progress_.step;
+    return step == first_step_ || step == options_.steps || step % options_.log_every == 0;
   }
 
   // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows,
@@ -240,22 +249,6 @@ class Run {
         parts == 1 ? first_part.target : data_.training_target(progress_.step, options_.batch));
     if (weight == 0.0) report_in_step("every label of the batch is ignored; its loss and gradients are 0");
     return weight ? std::optional(*weight / static_cast<double>(parts)) : std::nullopt;
-  }
-
-  // Combines the reports of all ranks into one record, identical on every rank.
-  void fill(StepRecord& record, const std::vector<Report>& reports) const {
-    const int replicas = options_.parallel.dp, tensors = options_.parallel.tp;
-    double busy = 0, end = 0;
-    for (const Report& report : reports) {
-      busy += report.busy;
-      end = std::max(end, report.end);
-      record.peak_memory.push_back(static_cast<std::uint64_t>(report.peak));
-    }
-    // The first pipeline rank of each replica.
-    for (int d = 0; d < replicas; ++d)
-      record.loss += reports[static_cast<std::size_t>(d * tensors)].loss / replicas;
-    record.grad_norm = reports.front().grad_norm;
-    if (end > 0) record.bubble = std::max(0.0, 1 - busy / (end * static_cast<double>(reports.size())));
   }
 
   void not_finite(StepRecord& record) {
@@ -318,6 +311,7 @@ class Run {
   RunOptions options_;
   RunExtras extras_;
   tensor::DeviceMesh mesh_;
+  at::Device device_;
   runtime::LossReduction reduction_;
   Progress progress_;
   CheckpointManager checkpoints_;
@@ -327,6 +321,7 @@ class Run {
   std::int64_t first_step_ = 1;
   std::optional<std::int64_t> reported_;  // the last checkpoint reported to the observer
   std::vector<schedule::Timeline> timelines_;
+  LogInterval interval_;
   RunResult result_;
 };
 

@@ -1,11 +1,14 @@
 // Validation batches have the shape of a training batch. Short ones are padded with rows that do not count.
 #include "train/loop/validation.h"
 
+#include "train/data/device_batch.h"
+
 #include <penstock/value/tree.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -50,7 +53,7 @@ Batch filled(const DataSource& data, Rows rows, std::int64_t size) {
 // Runs the pipeline of this replica on validation rows `rows`, padded to a batch of `size`.
 WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& reduction, const DataSource& data,
                     Rows rows, std::int64_t size) {
-  const Batch batch = filled(data, rows, size);
+  const Batch batch = to_device(filled(data, rows, size), assembly.device);
   const int microbatches = assembly.pipeline->program().microbatches();
   const std::vector<std::int64_t> sizes = value::chunk_sizes(size, microbatches);
   const std::vector<c10::IValue> targets = value::split_tree(batch.target, microbatches, "target");
@@ -59,6 +62,8 @@ WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& redu
   if (count < size) options.loss_kwargs[kRowCounts] = at::arange(size, at::kLong).lt(count);
   const runtime::StepResult result = assembly.pipeline->eval(batch.args, batch.target, options);
   WeightedSum sum;
+  if (result.losses.empty()) return sum;  // not a rank of the last stage
+  const at::Tensor losses = at::stack(result.losses).to(at::kCPU, at::kDouble);
   std::int64_t begin = 0;
   for (std::size_t m = 0; m < sizes.size(); begin += sizes[m++]) {
     const std::int64_t here = std::clamp<std::int64_t>(count - begin, 0, sizes[m]);
@@ -66,7 +71,7 @@ WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& redu
     const double weight =
         reduction.weight_of(first_rows(targets[m], sizes[m], here)).value_or(static_cast<double>(here));
     if (weight == 0) continue;  // its loss may be NaN
-    sum.loss += weight * result.losses[m].item<double>();
+    sum.loss += weight * losses.const_data_ptr<double>()[m];
     sum.weight += weight;
   }
   return sum;
@@ -100,8 +105,10 @@ std::optional<double> validation_loss(const tensor::DeviceMesh& mesh, const Asse
     sum.loss += part.loss;
     sum.weight += part.weight;
   }
-  const at::Tensor total = at::tensor({sum.loss, sum.weight}, at::kDouble);
+  at::Tensor total = at::tensor({sum.loss, sum.weight}, at::kDouble);
   if (replicas.size() > 1) replicas.all_reduce(total);
+  if (const comm::Group& pipeline = mesh.group("pp"); pipeline.size() > 1)
+    pipeline.broadcast(total, assembly.loss_rank());
   const auto* const numbers = total.const_data_ptr<double>();
   if (numbers[1] == 0) return std::nullopt;
   return numbers[0] / numbers[1];

@@ -2,6 +2,7 @@
 #include "train/model/assembly.h"
 
 #include "base/text.h"
+#include "train/data/device_batch.h"
 #include "train/loop/validation.h"
 #include "train/model/tensor_parallel_stage.h"
 
@@ -58,6 +59,11 @@ std::map<StageId, StageBytes> Assembly::bytes() const {
   return all;
 }
 
+int Assembly::loss_rank() const {
+  const schedule::Program& program = pipeline->program();
+  return program.placement().rank_of(StageId(program.num_stages() - 1)).value;
+}
+
 tensor::DeviceMesh make_mesh(const comm::World& world, const ParallelOptions& options) {
   if (world.size() != options.ranks())
     throw UsageError(str_cat("pp ", options.pp, " x dp ", options.dp, " x tp ", options.tp, " requires ",
@@ -103,12 +109,12 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
                                           const RunOptions& options, const Progress& progress,
                                           const std::shared_ptr<StageObserver>& observer) {
   runtime::PipelineOptions pipeline;
-  pipeline.loss = without_padding_rows(observed_loss(model.loss(), model.reduction(), observer));
+  pipeline.loss =
+      with_target_on_device(without_padding_rows(observed_loss(model.loss(), model.reduction(), observer)));
   pipeline.reduction = model.reduction();
   pipeline.skips = split.skips();
   pipeline.shared = split.shared();
   pipeline.return_outputs = false;
-  pipeline.loss_on_all_ranks = true;
   pipeline.seed = options.seed;
   if (!progress.hook) return pipeline;
   const runtime::ActionFunction hooked = hooked_action(progress);
@@ -122,9 +128,11 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
 
 }  // namespace
 
-Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
-                  const schedule::Schedule& schedule, const RunOptions& options, Progress& progress) {
+Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
+                  const ModelSplit& split, const schedule::Schedule& schedule, const RunOptions& options,
+                  Progress& progress) {
   Assembly assembly;
+  assembly.device = assembly.observer->device = device;
   assembly.observer->precision = options.precision;
   const comm::Group &pipeline_group = mesh.group("pp"), &replicas = mesh.group("dp");
   const int tensor_ranks = mesh.group("tp").size();
@@ -136,11 +144,12 @@ Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const Mode
   std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
+    module->to(device);
     if (assembly.sharded) module = assembly.sharded->add(stage, module);
     const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
     assembly.stages[stage] = instrumented;
     progress.stages[stage] = instrumented;
-    stages.emplace_back(instrumented, stage, schedule.num_stages(), at::kCPU, pipeline_group,
+    stages.emplace_back(instrumented, stage, schedule.num_stages(), device, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
   runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);
@@ -163,7 +172,7 @@ std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& me
     const auto parameters =
         assembly.sharded ? assembly.sharded->sharded(index).gather_parameters() : stage->parameters();
     for (const value::NamedTensor& item : parameters)
-      local.insert_or_assign(item.name, gathered(item.tensor).detach().contiguous());
+      local.insert_or_assign(item.name, gathered(item.tensor).detach().to(at::kCPU).contiguous());
   }
   if (mesh.group("dp").rank() != 0 || mesh.group("tp").rank() != 0) return all;
   constexpr int tag = 77;

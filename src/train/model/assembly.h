@@ -30,6 +30,7 @@ struct Progress {
 };
 
 struct Assembly {
+  at::Device device = at::kCPU;  //!< of this rank
   std::shared_ptr<StageObserver> observer = std::make_shared<StageObserver>();
   std::map<StageId, std::shared_ptr<InstrumentedStage>> stages;  //!< the stages of this rank
   std::shared_ptr<parallel::ShardedStages> sharded;              //!< null unless sharded over replicas
@@ -40,6 +41,8 @@ struct Assembly {
 
   //! Returns the sizes of the stages of this rank, for the planner.
   std::map<StageId, StageBytes> bytes() const;
+  //! The pipeline rank of the last stage, which computes the loss.
+  int loss_rank() const;
 };
 
 //! The mesh of a run, with the axes `pp`, `dp` and `tp`. Throws UsageError if the world has a different size.
@@ -55,11 +58,12 @@ schedule::Schedule schedule_of(const ParallelOptions& options, schedule::Schedul
 //! Returns the number of stages of the run. Throws UsageError like `checked_shape`.
 int num_stages(const ParallelOptions& options);
 
-//! Builds the stages that the schedule assigns to this rank, and the pipeline. Collective.
-Assembly assemble(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
-                  const schedule::Schedule& schedule, const RunOptions& options, Progress& progress);
+//! Builds the stages that the schedule assigns to this rank, on its device, and the pipeline. Collective.
+Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
+                  const ModelSplit& split, const schedule::Schedule& schedule, const RunOptions& options,
+                  Progress& progress);
 
-//! Gathers all parameters of the model on world rank 0. Collective.
+//! Gathers all parameters of the model on the CPU of world rank 0. Collective.
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh, const Assembly& assembly);
 
 }  // namespace penstock::train

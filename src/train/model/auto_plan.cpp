@@ -1,6 +1,8 @@
 // Measures a few steps, plans a schedule on rank 0 and broadcasts it.
 #include "train/model/auto_plan.h"
 
+#include "train/data/device_batch.h"
+
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/csv.h>
 
@@ -27,16 +29,19 @@ schedule::Schedule read_plan(const std::string& text) {
   return schedule;
 }
 
-schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
-                                 const DataSource& data, const RunOptions& options, Progress& progress) {
+schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
+                                 const ModelSplit& split, const DataSource& data, const RunOptions& options,
+                                 Progress& progress) {
   constexpr int steps = 3;  // the first includes allocations and connection setup
   const auto kind = options.parallel.stages_per_rank.value_or(1) > 1 ? schedule::ScheduleKind::LoopedBFS
                                                                      : schedule::ScheduleKind::OneFOneB;
-  const Assembly trial = assemble(mesh, model, split, schedule_of(options.parallel, kind), options, progress);
+  const Assembly trial =
+      assemble(mesh, device, model, split, schedule_of(options.parallel, kind), options, progress);
   std::vector<schedule::Timeline> timelines;
   for (int i = 0; i < steps; ++i) {
     trial.observer->measure = i == 0;
-    const Batch batch = data.training(1, options.batch, rows_of(options, mesh.group("dp").rank(), 0));
+    const Batch batch =
+        to_device(data.training(1, options.batch, rows_of(options, mesh.group("dp").rank(), 0)), device);
     const runtime::StepResult result =
         trial.pipeline->step(batch.args, batch.target, {.kwargs = batch.kwargs});
     if (i > 0) timelines.push_back(gather_timeline(mesh.group("pp"), result.timeline));

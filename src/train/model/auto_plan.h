@@ -9,9 +9,11 @@
 
 namespace penstock::train {
 
-//! Measures and plans; returns the same schedule on every rank. Does not change parameters.
-schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, const Model& model, const ModelSplit& split,
-                                 const DataSource& data, const RunOptions& options, Progress& progress);
+//! Measures on the devices of the ranks and plans; returns the same schedule on every rank. Does not change
+//! parameters.
+schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
+                                 const ModelSplit& split, const DataSource& data, const RunOptions& options,
+                                 Progress& progress);
 
 //! Converts a plan to text and back.
 std::string plan_text(const schedule::Schedule& schedule);

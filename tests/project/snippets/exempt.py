@@ -28,6 +28,7 @@ BLOCKS = {
     ("docs/clusters.md", "#!/bin/bash"): "needs Slurm; ToolSlurm runs such scripts",
     ("docs/clusters.md", "export PENSTOCK_JOB_SECRET"): "needs several machines; tools_mpirun_test runs mpirun",
     ("docs/clusters.md", "for i in 0 1; do"): "needs several machines; tools_train_two_hosts_test runs such nodes",
+    ("docs/gpus.md", "# on both machines"): "needs two machines; tools_train_two_hosts_test runs such nodes",
     ("docs/graph.md", "torch::nn model --capture"): "a diagram",
     ("docs/graph.md", "graph {"): "illustrates the text format; GraphText parses such graphs",
     ("docs/install.md", "python3 -m venv /opt/torch"): "changes the system; the slow test `packages` does the same",

@@ -24,6 +24,7 @@
 #include <penstock/schedule/generate.h>
 #include <penstock/tensor/mesh.h>
 #include <penstock/value/tensor_meta.h>
+#include <penstock/value/tree.h>
 
 #include <ATen/Parallel.h>
 
@@ -59,6 +60,7 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
     JsonWriter json;
     json.begin_object().field("examples", rows).field("microbatches", microbatches);
     json.field("ranks", job.ranks.all()).field("stages", stages).field("seconds", seconds);
+    json.field("device", device_of(job.rank_options.device).str());
     json.key("outputs").begin_object();
     for (const auto& [name, tensor] : outputs) {
       json.key(name)
@@ -154,6 +156,23 @@ Outputs gather(const comm::Group& replicas, const Outputs& local, const std::vec
   return join_outputs(parts, rows);
 }
 
+c10::IValue on_device(const c10::IValue& tree, at::Device device) {
+  return value::map_tensors(tree, [&](const at::Tensor& tensor) { return tensor.to(device); });
+}
+value::Args on_device(value::Args args, at::Device device) {
+  for (c10::IValue& arg : args) arg = on_device(arg, device);
+  return args;
+}
+value::Kwargs on_device(value::Kwargs kwargs, at::Device device) {
+  for (auto& [name, value] : kwargs) value = on_device(value, device);
+  return kwargs;
+}
+
+comm::InitOptions init_options(const EvalJob& job) {
+  return {.backend = comm::parse_backend(job.rank_options.backend),
+          .device = device_of(job.rank_options.device)};
+}
+
 //! Runs one rank of the evaluation.
 void run_rank(const EvalJob& job, const comm::World& world) {
   const auto started = std::chrono::steady_clock::now();
@@ -173,7 +192,7 @@ void run_rank(const EvalJob& job, const comm::World& world) {
     if (!plan.empty()) {
       parallelize_module(*pipe.stage_module(stage), mesh["tp"], plan, parallel::UnknownPath::Ignore);
     }
-    local_stages.push_back(pipe.build_stage(stage, at::kCPU, pipeline_group));
+    local_stages.push_back(pipe.build_stage(stage, world.device(), pipeline_group));
   }
   const bool last = std::any_of(local_stages.begin(), local_stages.end(),
                                 [](const auto& stage) { return stage.is_last(); });
@@ -181,11 +200,13 @@ void run_rank(const EvalJob& job, const comm::World& world) {
                                  [](const auto& stage) { return stage.is_first(); });
   runtime::PipelineSchedule pipeline(local_stages, schedule, pipe.pipeline_options());
   const runtime::StepResult result =
-      pipeline.eval(first ? data.args : value::Args{}, {}, {.kwargs = data.kwargs});
+      pipeline.eval(first ? on_device(data.args, world.device()) : value::Args{}, {},
+                    {.kwargs = on_device(data.kwargs, world.device())});
   if (!last || mesh.group("tp").rank() != 0) return;
-  const Outputs outputs =
-      gather(replicas,
-             named_outputs(pipe.graph(), result.outputs, value::chunk_sizes(data.rows, microbatches)), rows);
+  const Outputs outputs = gather(replicas,
+                                 named_outputs(pipe.graph(), on_device(result.outputs, at::kCPU),
+                                               value::chunk_sizes(data.rows, microbatches)),
+                                 rows);
   if (replicas.rank() != 0) return;
   checkpoint::save_safetensors(job.output, outputs);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
@@ -204,6 +225,7 @@ std::vector<std::string> command_line_of(const EvalJob& job, const graph::SplitP
   if (job.rank_options.microbatches)
     args.insert(args.end(), {"--microbatches", std::to_string(*job.rank_options.microbatches)});
   args.insert(args.end(), {"--backend", job.rank_options.backend});
+  args.insert(args.end(), {"--device", job.rank_options.device == DeviceChoice::Cuda ? "cuda" : "cpu"});
   if (!positions.empty()) args.insert(args.end(), {"--cuts", join(numbers, ",")});
   if (job.json) args.emplace_back("--json");
   if (job.verbosity.quiet) args.emplace_back("--quiet");
@@ -234,17 +256,19 @@ int eval_command(Arguments& arguments) {
   arguments.parse();
   job.verbosity.apply();
   job.json = arguments.json();
-  job.ranks = job.rank_options.counts();
+  job.ranks = job.rank_options.resolve();
   schedule::parse_schedule_kind(job.rank_options.schedule);
   if (is_rank_of("eval")) {
     at::set_num_threads(1);
-    run_rank(job, comm::init({.backend = comm::parse_backend(job.rank_options.backend)}));
+    run_rank(job, comm::init(init_options(job)));
     return 0;
   }
   refuse_as_rank("eval");
   const graph::SplitPositions positions = as_usage([&] { return check(job); });
+  if (!job.json && !job.verbosity.quiet) print(job.rank_options.device_reason + "\n");
   if (job.ranks.all() == 1) {
-    comm::run_thread_ranks(1, [&](comm::World& world) { run_rank(job, world); });
+    comm::run_thread_ranks(
+        1, [&](comm::World& world) { run_rank(job, world); }, init_options(job));
     return 0;
   }
   comm::LaunchOptions options = ranks_of("eval", job.ranks.all(), command_line_of(job, positions));

@@ -60,18 +60,19 @@ void RankOptions::declare(Arguments& arguments, const std::string& default_sched
   arguments.option("--schedule", schedule, "schedule name; see penstock schedule --list");
   arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
   arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
-  arguments.option("--backend", backend,
-                   "communication backend: gloo, or auto (PENSTOCK_BACKEND if set, else gloo)");
-  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices,
-                                 "device of the ranks; auto currently means cpu");
+  arguments.option("--backend", backend, kBackendHelp);
+  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices, kDeviceHelp);
 }
 
-RankCounts RankOptions::counts() const {
+RankCounts RankOptions::resolve() {
   if (stages_per_rank) count_option(*stages_per_rank, "--stages-per-rank");
   if (microbatches) count_option(*microbatches, "--microbatches");
-  check_backend(backend);
-  resolve_device(device);
-  return rank_request.counts();
+  const RankCounts counts = rank_request.counts();
+  ResolvedDevice resolved = resolve_device(device, counts.all());
+  device = resolved.choice;
+  device_reason = std::move(resolved.reason);
+  backend = resolve_backend(backend, device);
+  return counts;
 }
 
 }  // namespace penstock::tool

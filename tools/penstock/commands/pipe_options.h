@@ -33,10 +33,12 @@ struct RankOptions {
   std::string schedule;
   std::string backend = "auto";
   DeviceChoice device = DeviceChoice::Auto;
+  std::string device_reason;  //!< one line, set by `resolve`
 
   void declare(Arguments& arguments, const std::string& default_schedule);
-  //! Throws UsageError if the options are invalid or contradict each other.
-  RankCounts counts() const;
+  //! Resolves device and backend, and returns the numbers of ranks. Throws UsageError if the options are
+  //! invalid or contradict each other.
+  RankCounts resolve();
 };
 
 }  // namespace penstock::tool

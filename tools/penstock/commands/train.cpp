@@ -60,7 +60,10 @@ int train_command(Arguments& arguments) {
   const bool is_launched_rank = is_rank_of("train");
   const comm::LaunchedRank found = comm::detect_rank();
   const bool is_external_rank = !is_launched_rank && is_rank(found);
-  if (is_external_rank) request.default_ranks = found.world_size;
+  if (is_external_rank) {
+    request.default_ranks = found.world_size;
+    request.local_ranks = local_ranks(found);
+  }
   request.refuse_idle(settings);
   request.resolve();
   settings.omit(request.idle());
@@ -90,6 +93,7 @@ int train_command(Arguments& arguments) {
   const std::vector<std::string> created = request.prepare_outputs();
   if (!json && !display.quiet) {
     print("# resolved configuration\n" + request.resolved_config + "\n");
+    print(request.device_reason + "\n");
     for (const std::string& line : created) print(line + "\n");
   }
   if (const auto warning = balance_warning(request)) std::fprintf(stderr, "%s\n", warning->c_str());

@@ -65,8 +65,8 @@ void TrainSettings::declare(Settings& s) {
   s.choice<pipe::BalanceBy>("--balance", balance,
                             named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),
                             "balance stages by parameter bytes or by measured time (ignored with --split)");
-  s.add("--backend", backend, "communication backend: gloo, or auto (PENSTOCK_BACKEND if set, else gloo)");
-  s.choice<DeviceChoice>("--device", device, kDeviceChoices, "device of the ranks; auto currently means cpu");
+  s.add("--backend", backend, kBackendHelp);
+  s.choice<DeviceChoice>("--device", device, kDeviceChoices, kDeviceHelp);
   s.add("--steps", steps,
         "total number of steps, including those before a resume [500; exported model: 100]");
   s.add("--batch", batch, "examples per step, over all replicas [16]");
@@ -109,7 +109,9 @@ void TrainSettings::declare(Settings& s) {
   s.add("--max-restarts", max_restarts, "maximum number of restarts from the last checkpoint after failures");
   s.add("--timeout", timeout,
         "seconds to wait for a rank that is alive but makes no progress [PENSTOCK_TIMEOUT if set, else 300]");
-  s.add("--log-json", log_json, "a file with one JSON object per step");
+  s.add("--log-json", log_json, "a file with one JSON object per logged step");
+  s.add("--log-every", run.log_every,
+        "steps between logged steps; only these read losses and norms from the device");
   s.add("--failure-log", failure_log,
         "a file for the details of failed attempts [failure.log in --output or --checkpoint]");
   s.add("--timeline", timeline, "write an HTML page that compares a measured step with its prediction");
@@ -168,6 +170,7 @@ void TrainSettings::resolve() {
   check_at_least(run.steps, 1, "--steps");
   check_at_least(run.batch, 1, "--batch");
   check_at_least(run.accumulate, 1, "--accumulate");
+  check_at_least(run.log_every, 1, "--log-every");
   check_at_least(run.learning_rate.warmup, 0, "--warmup");
   check_not_negative(run.learning_rate.peak, "--lr");
   check_not_negative(run.optimizer.weight_decay, "--weight-decay");
@@ -190,13 +193,10 @@ void TrainSettings::resolve() {
                      "give --tp 2 or more");
   read_tensor_plan(tensor_plan);
   read_split_points(split);
-  device = resolve_device(device);
-  check_backend(backend);
-  if (to_lower(backend) == "auto") {
-    const char* const from_environment = std::getenv("PENSTOCK_BACKEND");
-    if (from_environment != nullptr) check_backend(backend = from_environment);
-    if (from_environment == nullptr && !backend_available(comm::BackendKind::Nccl)) backend = "gloo";
-  }
+  const ResolvedDevice resolved = resolve_device(device, local_ranks.value_or(counts.all()));
+  device = resolved.choice;
+  device_reason = resolved.reason;
+  backend = resolve_backend(backend, device);
   train::check(run);
 }
 
@@ -322,13 +322,6 @@ std::string fetched_text() {
   const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::filesystem::path text = bin.parent_path().parent_path() / "data" / "shakespeare.txt";
   return std::filesystem::exists(text) ? text.string() : "";
-}
-
-void check_backend(const std::string& name) {
-  const comm::BackendKind kind = comm::parse_backend(name);
-  if (!backend_available(kind))
-    throw UsageError("this libtorch does not support the backend " + name, {},
-                     "use --backend gloo or --backend auto");
 }
 
 parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries) {

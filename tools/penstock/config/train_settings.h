@@ -33,8 +33,10 @@ struct TrainSettings {
   double validation = 0.1, grad_clip = 0;
   std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
   std::string prompt = "\n";
-  DeviceChoice device = DeviceChoice::Auto;
-  bool no_shuffle = false;  // no effect yet: `resolve` sets it for every exported model
+  DeviceChoice device = DeviceChoice::Auto;  //!< Cpu or Cuda after `resolve`
+  std::string device_reason;                 //!< one line, set by `resolve`
+  std::optional<int> local_ranks;            //!< ranks of this machine; by default all
+  bool no_shuffle = false;                   // no effect yet: `resolve` sets it for every exported model
   bool dry_run = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
@@ -82,9 +84,6 @@ struct TrainSettings {
 
 //! Path of the text that `./dev train` downloads to the build directory, or empty if it does not exist.
 std::string fetched_text();
-
-//! Throws UsageError if the backend is unknown or not supported by this libtorch.
-void check_backend(const std::string& name);
 
 //! Parses `layers.2=beginning,layers.4=end`.
 pipe::SplitPoints read_split_points(const std::vector<std::string>& entries);

@@ -128,7 +128,7 @@ std::string topology_text(const DryRun& dry) {
                                          : " on " + host_name()),
               ": pp ", parallel.pp, " x tp ", parallel.tp, " x dp ", parallel.dp);
   if (parallel.sharding == train::Sharding::Full) text += ", sharded over dp";
-  return text + "; backend " + dry.request.backend + ", device cpu";
+  return text + "; backend " + dry.request.backend + ", device " + device_of(dry.request.device).str();
 }
 
 std::string schedule_text(const DryRun& dry) {
@@ -338,7 +338,10 @@ std::string to_json(const DryRun& dry) {
   json.key("topology").begin_object().field("ranks", parallel.ranks()).field("pp", parallel.pp);
   json.field("tp", parallel.tp).field("dp", parallel.dp).field("sharding", to_string(parallel.sharding));
   json.field("launcher", is_launched(dry.launcher) ? to_string(dry.launcher.launcher) : "penstock");
-  json.field("host", host_name()).field("backend", dry.request.backend).field("device", "cpu").end_object();
+  json.field("host", host_name())
+      .field("backend", dry.request.backend)
+      .field("device", device_of(dry.request.device).str())
+      .end_object();
   json.key("schedule").begin_object().field("name", program.name()).field("stages", program.num_stages());
   json.field("stages_per_rank", program.num_stages() / program.ranks());
   json.field("microbatches", program.microbatches()).field("recompute", parallel.recompute).end_object();
@@ -356,7 +359,8 @@ std::string to_json(const DryRun& dry) {
 
 std::string dry_run_report(const TrainSettings& request, const comm::LaunchedRank& found, bool json) {
   const std::vector<std::string> missing = request.check_outputs();
-  const double flops = measure_flops(threads_per_rank(found, request.run.parallel.ranks()));
+  const double flops =
+      measure_flops(device_of(request.device), threads_per_rank(found, request.run.parallel.ranks()));
   const DryRun dry{request, found, as_usage([&] { return forecast(request, flops); }), missing,
                    newest_checkpoint(request.run.checkpoint)};
   return json ? to_json(dry) : to_text(dry);

@@ -1,6 +1,7 @@
 // Measures a matrix product.
 #include "train/forecast/flop_rate.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
@@ -12,20 +13,24 @@
 
 namespace penstock::tool {
 
-double measure_flops(int threads) {
+double measure_flops(c10::Device device, int threads) {
   using Clock = std::chrono::steady_clock;
-  constexpr std::int64_t size = 256;
-  constexpr double operations = 2.0 * size * size * size;
+  const std::int64_t size = device.is_cpu() ? 256 : 2048;  // large enough to occupy the device
+  const double operations = 2.0 * static_cast<double>(size * size * size);
   constexpr std::chrono::milliseconds duration(50);
   const int before = at::get_num_threads();
   at::set_num_threads(threads);
-  const at::Tensor matrix = at::ones({size, size});
-  at::mm(matrix, matrix);  // starts threads and allocates buffers
+  const at::Tensor matrix = at::ones({size, size}, device);
+  const auto multiply = [&] {
+    at::mm(matrix, matrix);
+    if (!device.is_cpu()) at::accelerator::synchronizeDevice(matrix.device().index());
+  };
+  multiply();  // starts threads and allocates buffers
   // The fastest product: other processes disturb it the least.
   double seconds = 1;
   const Clock::time_point start = Clock::now();
   for (Clock::time_point now = start; now - start < duration;) {
-    at::mm(matrix, matrix);
+    multiply();
     const Clock::time_point end = Clock::now();
     seconds = std::min(seconds, std::chrono::duration<double>(end - now).count());
     now = end;

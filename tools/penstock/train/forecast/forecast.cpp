@@ -20,6 +20,7 @@
 #include <penstock/schedule/lower.h>
 #include <penstock/value/tensor_meta.h>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -268,6 +269,19 @@ void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
         "bound.");
 }
 
+// All devices of a machine count like the first one.
+void add_memory_note(std::vector<std::string>& notes, const std::vector<RankForecast>& ranks,
+                     c10::Device device) {
+  if (device.is_cpu()) return;
+  const std::uint64_t total = at::accelerator::getMemoryInfo(0).second;
+  const auto largest = std::max_element(ranks.begin(), ranks.end(),
+                                        [](const auto& a, const auto& b) { return a.peak() < b.peak(); });
+  if (largest == ranks.end() || largest->peak() <= total) return;
+  notes.push_back(str_cat("Pipeline rank ", largest - ranks.begin(), " needs ", format_bytes(largest->peak()),
+                          ", but its device has ", format_bytes(total),
+                          ". Use more ranks, --recompute or --sharding full."));
+}
+
 }  // namespace
 
 RunForecast forecast(const TrainSettings& request, double flops_per_second) {
@@ -288,6 +302,7 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
   if (auto warning = balance_warning(request)) notes.push_back(*std::move(warning));
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
   add_notes(notes, run);
+  add_memory_note(notes, ranks, device_of(request.device));
   const graph::Graph& graph = model.pipe.graph();
   return {.model = model.summary,
           .parameters = static_cast<std::int64_t>(elements_of(graph, graph::Slot::Kind::Parameter)),

@@ -44,10 +44,22 @@ CheckResult check_everywhere(const comm::Group& group, const std::function<void(
   return {};
 }
 
+//! `--device auto` may choose different devices on different machines.
+void check_same_device(const comm::World& world) {
+  const std::vector<c10::IValue> all =
+      world.group().all_gather_object(c10::IValue(c10::DeviceTypeName(world.device().type(), true)));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].toStringRef() == all[0].toStringRef()) continue;
+    throw UsageError(str_cat("the ranks run on different devices: rank 0 on ", all[0].toStringRef(),
+                             ", rank ", rank, " on ", all[rank].toStringRef()),
+                     {}, "use --device cpu, or --device cuda with a device for each rank");
+  }
+}
+
 void announce(const TrainSettings& request, const comm::LaunchedRank& found,
               const std::vector<std::string>& created) {
   print("# resolved configuration\n" + request.resolved_config + "\n");
-  print("launcher: " + to_string(found) + "\n");
+  print("launcher: " + to_string(found) + "\n" + request.device_reason + "\n");
   for (const std::string& line : created) print(line + "\n");
 }
 
@@ -75,6 +87,7 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
     if (found.attempt == 0) check_training(request);
     if (first) created = request.prepare_outputs();
   });
+  if (checked.passed) checked = check_everywhere(world.group(), [&] { check_same_device(world); });
   if (!checked.passed) return checked;
   request.resolved_config = config();
   if (first && !display.quiet && display.mode != DisplayMode::Json) announce(request, found, created);

@@ -36,7 +36,7 @@ std::string summary_of(const TrainSettings& request, const train::RunResult& res
   std::string text;
   if (!result.losses.empty()) {
     const auto last = static_cast<long long>(request.run.steps);
-    const auto first = last - static_cast<long long>(result.losses.size()) + 1;  // after a resume, not 1
+    const auto first = static_cast<long long>(result.first_step);  // after a resume, not 1
     text = "loss ";
     if (first < last) text += formatted("%.4f at step %lld, ", result.losses.front(), first);
     text += formatted("%.4f at step %lld", result.losses.back(), last);
@@ -82,7 +82,7 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
 
 comm::World join_world(const TrainSettings& request) {
   report_start();
-  comm::InitOptions how{.backend = comm::parse_backend(request.backend)};
+  comm::InitOptions how{.backend = comm::parse_backend(request.backend), .device = device_of(request.device)};
   const std::chrono::milliseconds timeout(static_cast<std::int64_t>(request.timeout.value() * 1000));
   how.timeout = timeout;
   // Treat a rank that never joins like one that makes no progress.

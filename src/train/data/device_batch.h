@@ -1,0 +1,18 @@
+// Batches on the device of a rank.
+#pragma once
+
+#include <penstock/runtime/loss_function.h>
+#include <penstock/train/data.h>
+
+#include <c10/core/Device.h>
+
+namespace penstock::train {
+
+//! Returns the batch with its arguments on the device. Copies start from pinned memory, so the host does not
+//! wait. The target stays on the host, where the weights of the loss are counted.
+Batch to_device(Batch batch, c10::Device device);
+
+//! Wraps a loss: moves the target to the device of the output.
+runtime::LossFunction with_target_on_device(runtime::LossFunction loss);
+
+}  // namespace penstock::train

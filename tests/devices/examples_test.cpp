@@ -1,0 +1,47 @@
+// The examples on simulated devices: the output of the CPU.
+#include "support/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock::test {
+namespace {
+
+const std::vector<std::string> kDevices{"LD_PRELOAD=" SIMULATED_DEVICES, "PENSTOCK_SIMULATED_DEVICES=8"};
+
+Outcome example(const std::string& name, std::vector<std::string> arguments,
+                const std::vector<std::string>& environment = {}) {
+  arguments.insert(arguments.begin(), PENSTOCK_EXAMPLES "/example_" + name);
+  return run_program(arguments, environment);
+}
+
+class DevicesExamples : public testing::TestWithParam<std::string> {
+ protected:
+  // A CUDA build of libtorch ignores the preloaded library.
+  void SetUp() override {
+    if (example("ddp", {"cuda"}).err.find("this libtorch has no support") == std::string::npos)
+      GTEST_SKIP() << "this libtorch has a CUDA of its own";
+  }
+};
+
+TEST_P(DevicesExamples, PrintsOutputOfCpu) {
+  const std::string name = GetParam();
+  const std::vector<std::string> before =
+      name == "train_exported" ? std::vector<std::string>{PENSTOCK_SOURCE_DIR "/examples/exported"}
+                               : std::vector<std::string>{};
+  std::vector<std::string> on_device = before;
+  on_device.emplace_back("cuda");
+  const Outcome host = example(name, before), device = example(name, on_device, kDevices);
+  ASSERT_EQ(host.code, 0) << host.err;
+  ASSERT_EQ(device.code, 0) << device.err;
+  EXPECT_FALSE(host.out.empty());
+  EXPECT_EQ(device.out, host.out);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DevicesExamples,
+                         testing::Values("ddp", "mlp_pipeline", "sharded", "tensor_parallel", "three_d",
+                                         "train_exported"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace penstock::test

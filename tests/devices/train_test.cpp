@@ -1,0 +1,273 @@
+// The trainer on thread ranks, each with a simulated device: the losses of the CPU, no race, few host syncs.
+#include "simulated_device_test.h"
+#include "support/error_message.h"
+#include "support/temp_dir.h"
+#include "train/small_run.h"
+
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/safetensors.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+namespace penstock::test {
+namespace {
+
+using train::RunOptions;
+using train::RunResult;
+using train::Sharding;
+
+class DevicesTrainer : public SimulatedDeviceTest {
+ protected:
+  void SetUp() override {
+    SimulatedDeviceTest::SetUp();
+    at::set_num_threads(1);
+  }
+};
+
+class RecordingObserver : public train::Observer {
+ public:
+  void on_step(const train::StepRecord& record) override { records.push_back(record); }
+  void on_evaluation(std::int64_t, double loss) override { evaluations.push_back(loss); }
+  std::vector<train::StepRecord> records;
+  std::vector<double> evaluations;
+};
+
+RunResult run_on(c10::DeviceType device, const RunOptions& options, double dropout = 0,
+                 train::Observer* observer = nullptr, const HookFactory& hook = nullptr) {
+  return small_run(options, observer, /*gather=*/true, dropout, hook, c10::Device(device));
+}
+
+RunOptions short_options(const Topology& topology) {
+  RunOptions options = with(topology);
+  options.steps = 6;
+  options.grad_clip = 0.5;
+  return options;
+}
+
+void expect_losses_of_cpu(const RunOptions& options) {
+  const RunResult expected = run_on(c10::kCPU, options), result = run_on(c10::kCUDA, options);
+  EXPECT_THAT(result.losses, testing::Pointwise(testing::DoubleNear(1e-5), expected.losses));
+  ASSERT_EQ(result.parameters.size(), expected.parameters.size());
+  for (const auto& [name, tensor] : expected.parameters)
+    EXPECT_TRUE(at::allclose(result.parameters.at(name), tensor, 1e-3, 1e-4)) << name;
+}
+
+std::string name_of(const Topology& topology) {
+  return std::string(topology.schedule) + " pp " + std::to_string(topology.pp) + " dp " +
+         std::to_string(topology.dp) + " tp " + std::to_string(topology.tp) +
+         (topology.sharding == Sharding::Full ? " sharded" : "");
+}
+
+TEST_F(DevicesTrainer, LossesAreThoseOfCpuInEveryTopology) {
+  for (const Topology& topology :
+       {Topology{1, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "GPipe"},
+        Topology{4, 1, 1, 4, "ZB1P"}, Topology{2, 1, 2, 4, "Interleaved1F1B"},
+        Topology{2, 1, 2, 4, "ZBVZeroBubble"}, Topology{2, 1, 2, 4, "DualPipeV"},
+        Topology{1, 2, 1, 4, "1F1B"}, Topology{2, 2, 1, 2, "ZB1P"},
+        Topology{1, 2, 1, 4, "1F1B", Sharding::Full}, Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
+        Topology{1, 1, 1, 2, "1F1B", Sharding::None, 2}, Topology{2, 1, 1, 2, "ZB1P", Sharding::None, 2},
+        Topology{1, 2, 1, 2, "1F1B", Sharding::Full, 2}}) {
+    SCOPED_TRACE(name_of(topology));
+    expect_losses_of_cpu(short_options(topology));
+  }
+}
+
+TEST_F(DevicesTrainer, LossesAreThoseOfCpuWithAccumulationAndRecomputation) {
+  RunOptions options = short_options({2, 1, 1, 2, "1F1B"});
+  options.accumulate = 2;
+  options.parallel.recompute = true;
+  options.optimizer.weight_decay = 0.1;
+  expect_losses_of_cpu(options);
+  options.optimizer = {.kind = train::OptimizerKind::Sgd, .momentum = 0.9};
+  expect_losses_of_cpu(options);
+}
+
+// The generator of the device draws, by seed, step, stage and microbatch.
+TEST_F(DevicesTrainer, DropoutDoesNotDependOnScheduleOrRecomputation) {
+  const std::vector<double> expected = run_on(c10::kCUDA, short_options({2, 1, 1, 4, "1F1B"}), 0.1).losses;
+  RunOptions other = short_options({2, 1, 1, 4, "ZB1P"});
+  EXPECT_THAT(run_on(c10::kCUDA, other, 0.1).losses, testing::Pointwise(testing::DoubleNear(1e-5), expected));
+  other.parallel.recompute = true;
+  EXPECT_THAT(run_on(c10::kCUDA, other, 0.1).losses, testing::Pointwise(testing::DoubleNear(1e-5), expected));
+  EXPECT_NE(run_on(c10::kCUDA, other).losses, expected);
+}
+
+TEST_F(DevicesTrainer, Bfloat16UsesAutocastOfDevice) {
+  RunOptions options = short_options({2, 1, 1, 4, "1F1B"});
+  const std::vector<double> exact = run_on(c10::kCUDA, options).losses;
+  options.precision = train::Precision::Bfloat16;
+  const std::vector<double> losses = run_on(c10::kCUDA, options).losses;
+  EXPECT_NE(losses, exact);
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], exact[i], 0.05 * exact[i]) << i;
+}
+
+TEST_F(DevicesTrainer, ResumesCheckpointsOfOtherDevices) {
+  const std::vector<double> expected = run_on(c10::kCPU, short_options({1, 1, 1, 4, "1F1B"})).losses;
+  for (const auto& [first, second] : {std::pair{c10::kCPU, c10::kCUDA}, {c10::kCUDA, c10::kCPU}}) {
+    const TempDir dir;
+    RunOptions options = short_options({2, 1, 1, 4, "1F1B"});
+    options.checkpoint.directory = dir / "saved";
+    options.steps = 3;
+    run_on(first, options);
+    options = with({1, 2, 1, 4, "1F1B", Sharding::Full}, options);
+    options.steps = 6;
+    options.checkpoint.resume = true;
+    const RunResult rest = run_on(second, options);
+    EXPECT_EQ(rest.first_step, 4);
+    EXPECT_THAT(rest.losses, testing::Pointwise(testing::DoubleNear(1e-5),
+                                                std::vector(expected.begin() + 3, expected.end())));
+  }
+}
+
+TEST_F(DevicesTrainer, ValidationLossIsThatOfCpu) {
+  RunOptions options = short_options({2, 2, 1, 2, "1F1B"});
+  options.eval_every = 3;
+  options.eval_batches = 3;
+  RecordingObserver host, device;
+  run_on(c10::kCPU, options, 0, &host);
+  run_on(c10::kCUDA, options, 0, &device);
+  ASSERT_EQ(device.evaluations.size(), 2U);
+  EXPECT_THAT(device.evaluations, testing::Pointwise(testing::DoubleNear(1e-5), host.evaluations));
+}
+
+TEST_F(DevicesTrainer, PeakMemoryIsThatOfDevice) {
+  RecordingObserver observer;
+  run_on(c10::kCUDA, short_options({2, 1, 1, 4, "1F1B"}), 0, &observer);
+  const std::vector<std::uint64_t>& peak = observer.records.back().peak_memory;
+  ASSERT_EQ(peak.size(), 2U);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_GT(peak[rank], 0U);
+    EXPECT_LE(peak[rank], simulated::memory_use(static_cast<c10::DeviceIndex>(rank)).peak);
+  }
+}
+
+TEST_F(DevicesTrainer, PlansScheduleFromTimesOnDevice) {
+  RunOptions options = short_options({2, 1, 1, 4, "auto"});
+  const TempDir dir;
+  options.profile = dir / "costs.toml";
+  const RunResult result = run_on(c10::kCUDA, options);
+  EXPECT_TRUE(result.plan.has_value());
+  EXPECT_TRUE(std::filesystem::exists(dir / "costs.toml"));
+  EXPECT_THAT(result.losses,
+              testing::Pointwise(testing::DoubleNear(1e-5),
+                                 run_on(c10::kCPU, short_options({2, 1, 1, 4, "1F1B"})).losses));
+}
+
+// Writes NaN to the parameters of stage 1 before step 3.
+struct NanHook : train::RankHook {
+  void on_phase(train::RunPhase phase, const train::RankState& state) override {
+    if (phase != train::RunPhase::Step || state.step != 3) return;
+    const at::NoGradGuard no_grad;
+    for (const auto& [index, stage] : state.stages)
+      if (index.value == 1)
+        for (const value::NamedTensor& item : stage->parameters()) item.tensor.fill_(std::nan(""));
+  }
+};
+
+TEST_F(DevicesTrainer, FindsValuesThatAreNotFinite) {
+  RunOptions options = short_options({2, 1, 1, 4, "1F1B"});
+  const HookFactory hook = [](Rank) { return std::make_unique<NanHook>(); };
+  EXPECT_ERROR(run_on(c10::kCUDA, options, 0, nullptr, hook), train::RunError, "contains nan");
+  options.on_nan = train::NanPolicy::Skip;
+  options.log_every = 100;
+  RecordingObserver observer;
+  run_on(c10::kCUDA, options, 0, &observer, hook);
+  ASSERT_EQ(observer.records.size(), 5U);  // the first step and those that were skipped
+  EXPECT_TRUE(observer.records.back().skipped);
+}
+
+// Counts the host syncs on the device of a rank in each step.
+struct SyncHook : train::RankHook {
+  SyncHook(Rank of, std::vector<std::size_t>& into) : rank(of), counts(into) {}
+  void on_phase(train::RunPhase phase, const train::RankState&) override {
+    if (phase != train::RunPhase::Step && phase != train::RunPhase::End) return;
+    const std::vector<simulated::HostSync> syncs = simulated::host_syncs();
+    counts.push_back(static_cast<std::size_t>(std::count_if(
+        syncs.begin(), syncs.end(), [&](const auto& sync) { return sync.device == rank.value; })));
+  }
+  Rank rank;
+  std::vector<std::size_t>& counts;
+};
+
+// Returns the number of host syncs of each step, by rank.
+std::vector<std::vector<std::size_t>> syncs_per_step(const RunOptions& options) {
+  simulated::clear_records();
+  std::vector<std::vector<std::size_t>> counts(static_cast<std::size_t>(options.parallel.ranks()));
+  run_on(c10::kCUDA, options, 0, nullptr,
+         [&](Rank rank) { return std::make_unique<SyncHook>(rank, counts.at(rank.index())); });
+  for (std::vector<std::size_t>& of_rank : counts) {
+    for (std::size_t i = 0; i + 1 < of_rank.size(); ++i) of_rank[i] = of_rank[i + 1] - of_rank[i];
+    of_rank.pop_back();
+  }
+  return counts;
+}
+
+TEST_F(DevicesTrainer, HostSyncsPerStepAreBounded) {
+  for (const Topology& topology :
+       {Topology{1, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "1F1B"}, Topology{2, 1, 2, 4, "ZBVZeroBubble"},
+        Topology{1, 2, 1, 4, "1F1B"}, Topology{1, 2, 1, 4, "1F1B", Sharding::Full},
+        Topology{2, 1, 1, 2, "1F1B", Sharding::None, 2}}) {
+    SCOPED_TRACE(name_of(topology));
+    RunOptions options = with(topology);
+    options.steps = 6;
+    // The first step connects and warms up, and the last one is followed by the end of the run.
+    const auto expect_at_most = [&](std::size_t most) {
+      for (const std::vector<std::size_t>& of_rank : syncs_per_step(options))
+        EXPECT_THAT(std::vector(of_rank.begin() + 1, of_rank.end() - 1), testing::Each(testing::Le(most)));
+    };
+    expect_at_most(2);
+    options.log_every = 100;
+    expect_at_most(0);
+    options.grad_clip = 0.5;
+    expect_at_most(1);
+  }
+}
+
+std::vector<double> archive_losses(c10::DeviceType device, const std::string& name, train::LossKind loss,
+                                   const train::ParallelOptions& parallel, pipe::BalanceBy balance) {
+  const std::string folder = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+  RunOptions options;
+  options.parallel = parallel;
+  options.steps = 5;
+  options.batch = 8;
+  std::vector<double> losses;
+  const auto body = [&](comm::World& world) {
+    const train::ArchiveModel model =
+        train::archive_model({.file = folder + name + ".pt2", .balance = balance, .loss = loss});
+    const auto data = train::tensor_data(checkpoint::load_safetensors(folder + name + ".safetensors"),
+                                         {.positional = model.positional, .keywords = model.keywords});
+    const RunResult result = train::run(world, *model.model, *data, options);
+    if (world.rank().value == 0) losses = result.losses;
+  };
+  comm::run_thread_ranks(parallel.ranks(), body, {.device = c10::Device(device)});
+  return losses;
+}
+
+TEST_F(DevicesTrainer, TrainsExportedModels) {
+  using schedule::ScheduleKind;
+  for (const train::ParallelOptions& parallel :
+       {train::ParallelOptions{.schedule = ScheduleKind::GPipe, .microbatches = 2},
+        train::ParallelOptions{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2},
+        train::ParallelOptions{.tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2}}) {
+    for (const auto& [name, loss] :
+         {std::pair{"language", train::LossKind::CrossEntropy}, {"mlp", train::LossKind::Mse}}) {
+      SCOPED_TRACE(std::string(name) + " pp " + std::to_string(parallel.pp) + " tp " +
+                   std::to_string(parallel.tp));
+      for (const auto balance : {pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime})
+        EXPECT_THAT(
+            archive_losses(c10::kCUDA, name, loss, parallel, balance),
+            testing::Pointwise(testing::DoubleNear(1e-5),
+                               archive_losses(c10::kCPU, name, loss, parallel, pipe::BalanceBy::Parameters)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -1,0 +1,4 @@
+// docs/gpus.md: the module of a stage.
+extern torch::nn::Sequential module;
+extern ps::StageId index;
+extern int num_stages;

@@ -8,6 +8,7 @@
 #include <penstock/runtime/random.h>
 #include <penstock/runtime/stage_profile.h>
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
@@ -78,6 +79,42 @@ TEST_F(DevicesRuntime, DropoutDependsNeitherOnScheduleNorOnRecomputation) {
       SCOPED_TRACE(std::string(to_string(kind)) + (recompute ? ", recomputed" : ""));
       expect_same_training(train_pipeline(run, c10::kCUDA), expected);
     }
+  }
+}
+
+// Computes in bfloat16 with the autocast of its device.
+struct AutocastStage : torch::nn::Module {
+  AutocastStage() : linear(register_module("linear", torch::nn::Linear(6, 6))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const c10::DeviceType type = x.device().type();
+    at::autocast::set_autocast_dtype(type, at::kBFloat16);
+    at::autocast::set_autocast_enabled(type, true);
+    const at::Tensor y = linear(x);
+    at::autocast::set_autocast_enabled(type, false);
+    at::autocast::clear_cache();
+    EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+    return torch::tanh(y.to(at::kFloat)) + x;
+  }
+  torch::nn::Linear linear;
+};
+
+TEST_F(DevicesRuntime, AutocastGivesLossesOfCpu) {
+  PipelineModel model = frozen_mlp();
+  model.make = [](int stages) {
+    std::vector<std::shared_ptr<runtime::StageModule>> modules;
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto module = std::make_shared<AutocastStage>();
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor& parameter : module->parameters())
+        parameter.copy_(torch::arange(parameter.numel()).sin().view(parameter.sizes()) * 0.3);
+      modules.push_back(runtime::make_stage_module(module));
+    }
+    return modules;
+  };
+  for (const bool recompute : {false, true}) {
+    PipelineRun run = run_of(model, ScheduleKind::ZBVZeroBubble);
+    run.stage_options.recompute = recompute;
+    expect_same_training(train_pipeline(run, c10::kCUDA), train_pipeline(run, c10::kCPU));
   }
 }
 

@@ -40,15 +40,21 @@ template <class There, class Here>
 void run_on_streams(const c10::Stream& side, const There& there, const Here& here) {
   const c10::Stream current = current_stream_of(side.device());
   wait_for_stream(side, current);
-  struct Join {  // also if one of them throws
-    const c10::Stream &current, &side;
-    ~Join() { wait_for_stream(current, side); }
-  } join{current, side};
-  {
-    const c10::StreamGuard guard(side);
-    there();
+  try {
+    {
+      const c10::StreamGuard guard(side);
+      there();
+    }
+    here();
+  } catch (...) {
+    try {
+      wait_for_stream(current, side);  // the memory is freed now
+    } catch (const c10::Error&) {
+      // The device has failed, and the first error says more.
+    }
+    throw;
   }
-  here();
+  wait_for_stream(current, side);
 }
 
 void record_use(const at::Tensor& tensor, const c10::Stream& stream) {

@@ -1,7 +1,11 @@
-# Imported targets for libtorch 2.13. Link penstock::torch, which brings in penstock::torch_cpu and penstock::c10, and for a CUDA build
+# Imported targets for libtorch 2.13 to 2.15. Link penstock::torch, which brings in penstock::torch_cpu and penstock::c10, and for a CUDA build
 # penstock::torch_cuda and penstock::c10_cuda. Works with the `torch` directory of any wheel and with an unpacked libtorch.
 # Torch's own CMake package is not used: for a CUDA build it requires a CUDA toolkit, which Penstock does not need. The targets have their own
 # names, so a project can call find_package(Torch) as well. This file is also installed, for penstockConfig.cmake.
+
+# The supported versions of libtorch: from the first to the second minor version.
+set(PENSTOCK_TORCH_FIRST 2.13)
+set(PENSTOCK_TORCH_LAST 2.15)
 
 # Sets `version` to the version of the libtorch in a directory, or to an empty string if there is none.
 function(penstock_torch_version directory version)
@@ -14,8 +18,17 @@ function(penstock_torch_version directory version)
   endif()
 endfunction()
 
-# Sets `directory` to the directory of libtorch 2.13, or `problem` to an error message. If PENSTOCK_TORCH (variable, then environment) is set,
-# only that directory is tried. Otherwise the first of Torch_DIR, CMAKE_PREFIX_PATH and `remembered` that contains 2.13 is used.
+# Sets `supported` to whether a version of libtorch is supported.
+function(penstock_torch_supported version supported)
+  set(${supported} FALSE PARENT_SCOPE)
+  if(version MATCHES "^([0-9]+\\.[0-9]+)\\." AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL PENSTOCK_TORCH_FIRST AND
+     CMAKE_MATCH_1 VERSION_LESS_EQUAL PENSTOCK_TORCH_LAST)
+    set(${supported} TRUE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Sets `directory` to the directory of a supported libtorch, or `problem` to an error message. If PENSTOCK_TORCH (variable, then environment) is
+# set, only that directory is tried. Otherwise the first of Torch_DIR, CMAKE_PREFIX_PATH and `remembered` that contains one is used.
 function(penstock_find_torch remembered directory problem)
   set(${directory} "" PARENT_SCOPE)
   set(${problem} "" PARENT_SCOPE)
@@ -25,21 +38,22 @@ function(penstock_find_torch remembered directory problem)
   endif()
   if(named)
     get_filename_component(candidates "${named}" ABSOLUTE)
-    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch 2.13")
+    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch ${PENSTOCK_TORCH_FIRST} to ${PENSTOCK_TORCH_LAST}")
   else()
     if(Torch_DIR)
       get_filename_component(candidates "${Torch_DIR}/../../.." ABSOLUTE)
     endif()
     string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
     list(APPEND candidates ${CMAKE_PREFIX_PATH} ${prefixes} ${remembered})
-    set(what "libtorch 2.13 was not found")
+    set(what "libtorch ${PENSTOCK_TORCH_FIRST} to ${PENSTOCK_TORCH_LAST} was not found")
     if(remembered)
       string(APPEND what ", neither in CMAKE_PREFIX_PATH nor in ${remembered}")
     endif()
   endif()
   foreach(candidate IN LISTS candidates)
     penstock_torch_version("${candidate}" version)
-    if(version MATCHES "^2\\.13\\.")
+    penstock_torch_supported("${version}" supported)
+    if(supported)
       set(${directory} "${candidate}" PARENT_SCOPE)
       return()
     elseif(version)
@@ -87,4 +101,34 @@ function(penstock_import_torch directory)
   add_library(penstock::torch INTERFACE IMPORTED GLOBAL)
   set_target_properties(penstock::torch PROPERTIES
     INTERFACE_LINK_LIBRARIES "-Wl,--no-as-needed,\"${directory}/lib/libtorch.so\" -Wl,--as-needed;${libraries};${cuda}")
+endfunction()
+
+# Sets `includes` to the directories of the headers that code on NCCL needs, or `problem` to why there is no NCCL. The headers are those of the
+# nvidia packages next to the torch package, or of a CUDA toolkit and NCCL in CUDA_HOME or /usr/local/cuda.
+function(penstock_find_nccl directory includes problem)
+  set(${includes} "" PARENT_SCOPE)
+  set(${problem} "" PARENT_SCOPE)
+  set(definitions "")
+  if(TARGET penstock::torch_cuda)
+    get_target_property(definitions penstock::torch_cuda INTERFACE_COMPILE_DEFINITIONS)
+  endif()
+  if(NOT "USE_C10D_NCCL" IN_LIST definitions)
+    set(${problem} "this libtorch has no NCCL" PARENT_SCOPE)
+    return()
+  endif()
+  file(GLOB beside "${directory}/../nvidia/cu[0-9]*/include" "${directory}/../nvidia/cu[0-9]*/include/cccl" "${directory}/../nvidia/nccl/include")
+  set(places ${beside} "$ENV{CUDA_HOME}/include" "$ENV{CUDA_HOME}/include/cccl" /usr/local/cuda/include /usr/local/cuda/include/cccl)
+  set(found "")
+  foreach(header nccl.h cuda_runtime_api.h cusparse.h crt/host_defines.h nv/target)
+    string(MAKE_C_IDENTIFIER "PENSTOCK_INCLUDE_${header}" variable)
+    find_path(${variable} ${header} HINTS ${places})
+    mark_as_advanced(${variable})
+    if(NOT ${variable})
+      set(${problem} "the header ${header} was not found; install the packages nvidia-nccl-cu13, nvidia-cuda-runtime, nvidia-cusparse, nvidia-cuda-crt and nvidia-cuda-cccl next to torch, or set CUDA_HOME" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND found "${${variable}}")
+  endforeach()
+  list(REMOVE_DUPLICATES found)
+  set(${includes} "${found}" PARENT_SCOPE)
 endfunction()

@@ -14,4 +14,7 @@ struct ContractCase {
 
 const std::vector<ContractCase>& contract_cases();
 
+//! Runs a case on the device of the world.
+void run(const ContractCase& contract, comm::World& world);
+
 }  // namespace penstock::test

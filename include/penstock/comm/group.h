@@ -1,5 +1,6 @@
-// A group of ranks that communicate over one c10d backend. Every rank of the group must call collectives in
-// the same order; sends and receives are matched by peer and tag.
+// A group of ranks that communicate over one transport. Every rank of the group must call collectives in the
+// same order; sends and receives are matched by peer and tag. Tensors may be on the CPU or on the device of
+// the rank (docs/backends.md).
 #pragma once
 
 #include <penstock/base/ids.h>
@@ -54,7 +55,8 @@ class Group {
   //! group must call it with the same list.
   std::optional<Group> subgroup(const std::vector<GroupRank>& members) const;
 
-  // Point to point. The transport buffers sends if it can. Messages match by (peer, tag), in order.
+  // Point to point. The transport buffers sends if it can. Messages match by (peer, tag), in order; with
+  // ordered sends (`send_mode`), messages of device tensors match by peer only.
   //! Sends the tensor and waits until the send completes (see `send_mode`).
   void send(const at::Tensor& tensor, GroupRank to, int tag = 0) const { isend(tensor, to, tag).wait(); }
   //! Receives into `tensor` (see `irecv`) and waits.

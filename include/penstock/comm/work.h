@@ -1,6 +1,8 @@
 // The handle of an asynchronous operation. A wait returns when the operation completes, or throws:
 // PeerFailed, which names the rank, if another rank failed; TimeoutError if the operation did not complete
-// within the timeout of the world; CommError if the transport fails for another reason.
+// within the timeout of the world; CommError if the transport fails for another reason. Over NCCL, a wait
+// does not block the host: it makes the current stream wait, and these errors are thrown by the next
+// operation.
 #pragma once
 
 #include <functional>
@@ -21,17 +23,18 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work() { detach(); }
 
-  //! Blocks until the operation is done. Throws if it failed. The handle is then empty: a second call returns
-  //! at once, even if the first one threw.
+  //! Blocks until the operation is done, or over NCCL, until it is done on the current stream. Throws if it
+  //! failed. The handle is then empty: a second call returns at once, even if the first one threw.
   void wait();
 
   //! Returns whether the operation ended. Does not block, and does not throw if it failed (`wait` does).
   bool done();
 
   //! Runs `after` when the operation succeeds, on the thread that calls `wait`, or on the reaper after `done`
-  //! or `detach` (on the calling thread if the operation is complete by then). Several functions run in call
-  //! order. For an empty handle (after `wait`, or default-constructed) runs `after` immediately. Throws
-  //! UsageError after `done`.
+  //! or `detach` (on the calling thread if the operation is complete by then, and over NCCL). On the reaper,
+  //! the current stream is that on which the operation was issued. Several functions run in call order. For
+  //! an empty handle (after `wait`, or default-constructed) runs `after` immediately. Throws UsageError after
+  //! `done`.
   void then(std::function<void()> after);
 
   //! Releases the operation: its tensors are freed as soon as it completes.

@@ -29,12 +29,24 @@ std::string_view to_string(BackendKind kind);
 //! Returns whether this build of libtorch has the transport.
 bool backend_available(BackendKind kind);
 
+//! Returns the version of the library behind a transport, if it has one: that of NCCL, such as `2.29.7`.
+std::optional<std::string> backend_version(BackendKind kind);
+
+//! A transport and the reason for its choice.
+struct BackendChoice {
+  BackendKind kind = BackendKind::Gloo;
+  std::string reason;  //!< as in `the ranks are on CUDA devices`
+};
+//! Returns what `requested` means for ranks on a device. Does not read PENSTOCK_BACKEND. Throws UsageError
+//! for NCCL and a device other than CUDA.
+BackendChoice choose_backend(BackendKind requested, c10::Device device);
+
 //! How this rank joins the world. A value that the program sets takes precedence. Environment variables are
 //! the defaults of options that the program leaves unset.
 struct InitOptions {
   BackendKind backend = BackendKind::Auto;
-  //! The device of this rank. A device without an index, such as c10::kCUDA, means the device with the index of
-  //! the local rank. It becomes the current device of the calling thread.
+  //! The device of this rank. A device without an index, such as c10::kCUDA, means the device with the index
+  //! of the local rank. It becomes the current device of the calling thread.
   c10::Device device = c10::kCPU;
   //! How long an operation may wait before it throws TimeoutError. Unset: PENSTOCK_TIMEOUT (in seconds) if
   //! set, else 5 minutes.

@@ -55,6 +55,7 @@ void FailureState::report(Failure failure) {
     for (c10d::Work* work : waiting_) work->abort();
   }
   changed_.notify_all();
+  if (on_failure_) on_failure_();
 }
 
 std::optional<Failure> FailureState::wait_for_report(std::chrono::milliseconds time) const {
@@ -79,6 +80,7 @@ void FailureState::notify() const {
 
 void FailureState::raise(const ErrorContext& context) const {
   const Failure known = failure().value_or(Failure{std::nullopt, "a rank failed"});
+  if (known.late) throw TimeoutError(known.cause, context, kTimeoutHint);
   if (known.rank) throw PeerFailed(*known.rank, known.cause, context);
   throw CommError(known.cause, context);
 }

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::comm {
@@ -21,6 +22,7 @@ struct Failure {
   std::optional<Rank> rank;  //!< nullopt if the launcher or the store failed
   std::string cause;
   bool departure = false;  //!< the rank left the world without a failure while others waited for it
+  bool late = false;       //!< an operation of this rank timed out; known to this process only
 
   //! A rank left the world without a failure, but `waiting` still waited for it in `op`.
   static Failure of_departure(Rank left, Rank waiting, const std::string& op);
@@ -33,13 +35,22 @@ struct Failure {
 //! How long to wait, after a connection broke, for the monitor to report which rank failed.
 constexpr std::chrono::milliseconds kVerdictTime{3000};
 
+//! The hint of a TimeoutError.
+constexpr const char* kTimeoutHint =
+    "raise the timeout (the option `timeout`, or PENSTOCK_TIMEOUT in seconds if it is not set), or find out "
+    "why "
+    "that rank is late";
+
 class FailureState {
  public:
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   std::optional<Failure> failure() const;
 
-  //! Records the failure if it is the first, aborts the works that threads wait for, and wakes all waiters.
+  //! Records the failure if it is the first, aborts the works that threads wait for, wakes all waiters, and
+  //! then calls the function of `on_failure`, without the lock.
   void report(Failure failure);
+  //! Sets what the first report calls. Call it before ranks can fail.
+  void on_failure(std::function<void()> call) { on_failure_ = std::move(call); }
 
   //! Waits up to `time` for a report and returns it, if any.
   std::optional<Failure> wait_for_report(std::chrono::milliseconds time) const;
@@ -77,6 +88,7 @@ class FailureState {
   std::atomic<bool> failed_{false};
   std::optional<Failure> failure_;
   std::vector<c10d::Work*> waiting_;
+  std::function<void()> on_failure_;
 };
 
 }  // namespace penstock::comm

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -108,6 +109,20 @@ std::string address_toward(const std::string& host) {
       return local_endpoint(fd.get()).host;
   }
   throw CommError("there is no route to " + host);
+}
+
+std::string interface_of(const std::string& address) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(first, &freeifaddrs);
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    sockaddr_storage found{};
+    std::memcpy(&found, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (endpoint_of(found).host == address) return entry->ifa_name;
+  }
+  return "";
 }
 
 std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port) {

@@ -55,6 +55,9 @@ struct Endpoint {
 //! resolve.
 std::string address_toward(const std::string& host);
 
+//! Returns the name of the network interface that has the address, or an empty string.
+std::string interface_of(const std::string& address);
+
 //! Listens on `address` and `port`, 0 for any free port. The returned endpoint has the actual port.
 std::pair<Fd, Endpoint> listen_on(const std::string& address, std::uint16_t port = 0);
 

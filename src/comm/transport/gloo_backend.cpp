@@ -1,9 +1,9 @@
 // The only file that includes Gloo's headers. Debian's headers are older than the Gloo inside libtorch, so
 // this file uses no Gloo type by value, and a test checks that its object defines none of Gloo's classes.
 #include "comm/failure/descriptor_limit.h"
-#include "comm/failure/exception_text.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/transport/gloo_transport.h"
+#include "comm/transport/group_connection.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -11,9 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <cstdlib>
-#include <future>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 namespace penstock::comm {
@@ -26,9 +24,6 @@ void let_others_finish_first() {
   const sched_param none{};
   pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
 }
-
-// All members are present, and connecting takes milliseconds. After this time, some member cannot be reached.
-constexpr std::chrono::seconds kSlow{10};
 
 // The device of all groups of a world (a device is a polling thread), created on first use.
 class Device {
@@ -64,6 +59,7 @@ class GlooTransport : public Transport {
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return true; }
   bool has_own_thread() const override { return true; }
+  bool host_memory_only() const override { return true; }
 
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                             const std::vector<int>& members, int me) override {
@@ -73,50 +69,25 @@ class GlooTransport : public Transport {
     require_descriptors(10 + 2 * static_cast<int>(members.size()), "group " + name);
     await_members(*store_, generation, key, members, join_timeout_);
 
-    // Connecting blocks until every member has joined and cannot be interrupted, so it runs on a thread that
-    // can be abandoned.
-    auto result = std::make_shared<std::promise<c10::intrusive_ptr<c10d::Backend>>>();
-    auto future = result->get_future();
     const auto store = c10::make_intrusive<c10d::PrefixStore>(key, store_->clone());
-    std::thread([result, store, me, size = static_cast<int>(members.size()), timeout = generation.timeout,
-                 device = device_] {
-      try {
-        let_others_finish_first();
-        const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-        // One connection per device: even tags use the first, odd tags the second. Data sent in one direction
-        // therefore does not wait for the lock of data received from the other (docs/runtime-speed.md).
-        options->devices.assign(2, device->get());
-        options->threads = 2;
-        result->set_value(c10::make_intrusive<c10d::ProcessGroupGloo>(store, me, size, options));
-      } catch (...) {
-        result->set_exception(std::current_exception());
-      }
-    }).detach();
-    const auto start = std::chrono::steady_clock::now();
-    const auto limit = start + join_timeout_;
-    bool looked = false;
-    while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
-      generation.failure.throw_if_failed({.rank = generation.rank, .op = "connect " + name});
-      const auto now = std::chrono::steady_clock::now();
-      if (!looked && (now > limit || now - start > kSlow)) {
-        check_members_answer(*store_, generation, prefix_, members);
-        looked = true;
-      }
-      if (now > limit) {
-        throw TimeoutError(
-            "the ranks of group " + name + " could not connect to each other",
-            {.rank = generation.rank, .op = "connect"},
-            "check the network between the machines; GLOO_SOCKET_IFNAME selects the interface");
-      }
-    }
-    try {
-      return future.get();
-    } catch (const std::exception& e) {
-      generation.failure.wait_for_report(std::chrono::milliseconds(2000));
-      generation.failure.throw_if_failed({.rank = generation.rank, .op = "connect " + name});
-      check_members_answer(*store_, generation, prefix_, members);
-      throw CommError("cannot connect group " + name + ": " + exception_text(e), {.rank = generation.rank});
-    }
+    const GroupConnection connection{
+        .generation = generation,
+        .store = *store_,
+        .prefix = prefix_,
+        .name = name,
+        .members = members,
+        .timeout = join_timeout_,
+        .hint = "check the network between the machines; GLOO_SOCKET_IFNAME selects the interface"};
+    return connection.run([store, me, size = static_cast<int>(members.size()), timeout = generation.timeout,
+                           device = device_]() -> c10::intrusive_ptr<c10d::Backend> {
+      let_others_finish_first();
+      const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+      // One connection per device: even tags use the first, odd tags the second. Data sent in one direction
+      // therefore does not wait for the lock of data received from the other (docs/runtime-speed.md).
+      options->devices.assign(2, device->get());
+      options->threads = 2;
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(store, me, size, options);
+    });
   }
 
  private:

@@ -68,8 +68,8 @@ class ThreadWork : public c10d::Work {
   bool aborted_ = false;
 };
 
-at::Tensor copy_of(const at::Tensor& tensor) {
-  return tensor.detach().clone(at::MemoryFormat::Contiguous);
+void copy_into(const at::Tensor& output, const ThreadMessage& message) {
+  output.detach().copy_(message.on(output.device()));
 }
 
 void reduce_into(at::Tensor& sum, const at::Tensor& next, const c10d::ReduceOp& op) {
@@ -103,21 +103,35 @@ void reduce_into(at::Tensor& sum, const at::Tensor& next, const c10d::ReduceOp& 
   throw UsageError("thread ranks do not support this reduction");
 }
 
-at::Tensor reduced(const std::vector<std::vector<at::Tensor>>& given, std::size_t index,
+// Reduces one tensor per rank, in rank order. `tensors` returns the tensor of a rank, on the device of the
+// caller.
+at::Tensor reduced(std::size_t ranks, const std::function<at::Tensor(std::size_t)>& tensors,
                    const c10d::ReduceOp& op) {
-  at::Tensor sum = given[0][index].clone();
-  for (std::size_t rank = 1; rank < given.size(); ++rank) {
-    if (given[rank][index].sizes() != sum.sizes()) {
+  at::Tensor sum = tensors(0).clone();
+  for (std::size_t rank = 1; rank < ranks; ++rank) {
+    const at::Tensor next = tensors(rank);
+    if (next.sizes() != sum.sizes()) {
       throw ShapeError(
           str_cat("rank 0 and rank ", rank, " passed tensors of different shapes to a reduction"));
     }
-    reduce_into(sum, given[rank][index], op);
+    reduce_into(sum, next, op);
   }
-  if (op == c10d::ReduceOp::AVG) sum.div_(static_cast<std::int64_t>(given.size()));
+  if (op == c10d::ReduceOp::AVG) sum.div_(static_cast<std::int64_t>(ranks));
   return sum;
 }
 
 }  // namespace
+
+ThreadMessage::ThreadMessage(const at::Tensor& tensor)
+    : copy_(tensor.detach().clone(at::MemoryFormat::Contiguous)), copied_(current_stream(copy_)) {}
+
+at::Tensor ThreadMessage::on(c10::Device device) const {
+  if (const auto stream = current_stream(copy_)) {
+    copied_.block(*stream);
+    copy_.record_stream(*stream);  // the sender's stream may be another one
+  }
+  return copy_.to(device);
+}
 
 ThreadBackend::ThreadBackend(int rank, int size, std::shared_ptr<ThreadExchange> exchange)
     : c10d::Backend(rank, size), exchange_(std::move(exchange)) {}
@@ -127,10 +141,11 @@ c10::intrusive_ptr<c10d::Backend::Options> ThreadBackend::getBackendOptions() {
 }
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
+  const ThreadMessage message(tensors.at(0));
   {
     const std::lock_guard lock(exchange_->mutex);
     ThreadExchange::Channel& channel = exchange_->channels[{getRank(), to, tag}];
-    channel.messages.emplace(channel.sent++, copy_of(tensors.at(0)));
+    channel.messages.emplace(channel.sent++, message);
   }
   exchange_->changed.notify_all();
   return c10::make_intrusive<ThreadWork>(
@@ -146,28 +161,28 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tens
   const auto finish = [exchange, key, number, into = tensors.at(0), from] {
     auto& messages = exchange->channels[key].messages;
     const auto found = messages.find(number);
-    const at::Tensor message = std::move(found->second);
+    const ThreadMessage message = std::move(found->second);
     messages.erase(found);
-    if (message.nbytes() != into.nbytes()) {
-      throw ShapeError(str_cat("received ", format_bytes(message.nbytes()), " from rank ", from,
+    if (message.sent().nbytes() != into.nbytes()) {
+      throw ShapeError(str_cat("received ", format_bytes(message.sent().nbytes()), " from rank ", from,
                                " of the group, expected ", format_bytes(into.nbytes())));
     }
-    into.detach().view({-1}).copy_(message.view({-1}).view(into.scalar_type()));
+    into.detach().view({-1}).copy_(message.on(into.device()).view({-1}).view(into.scalar_type()));
   };
   return c10::make_intrusive<ThreadWork>(getRank(), c10d::OpType::RECV, exchange_, ready, finish);
 }
 
-c10::intrusive_ptr<c10d::Work> ThreadBackend::meet(std::vector<at::Tensor> inputs,
+c10::intrusive_ptr<c10d::Work> ThreadBackend::meet(const std::vector<at::Tensor>& inputs,
                                                    std::function<void(const Given&)> finish) {
   const std::uint64_t number = next_++;
   ThreadExchange* const exchange = exchange_.get();
   const int size = getSize();
-  for (at::Tensor& input : inputs) input = copy_of(input);
+  std::vector<ThreadMessage> messages(inputs.begin(), inputs.end());
   {
     const std::lock_guard lock(exchange->mutex);
     ThreadExchange::Slot& slot = exchange->slots[number];
     slot.given.resize(static_cast<std::size_t>(size));
-    slot.given[static_cast<std::size_t>(getRank())] = std::move(inputs);
+    slot.given[static_cast<std::size_t>(getRank())] = std::move(messages);
     ++slot.arrived;
   }
   exchange->changed.notify_all();
@@ -187,15 +202,18 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::broadcast(std::vector<at::Tensor>&
   const auto root = static_cast<std::size_t>(options.rootRank);
   std::vector<at::Tensor> inputs;
   if (getRank() == options.rootRank) inputs = tensors;
-  return meet(std::move(inputs), [tensors, root](const Given& given) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(given[root][i]);
+  return meet(inputs, [tensors, root](const Given& given) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) copy_into(tensors[i], given[root][i]);
   });
 }
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::allreduce(std::vector<at::Tensor>& tensors,
                                                         const c10d::AllreduceOptions& options) {
   return meet(tensors, [tensors, op = options.reduceOp](const Given& given) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(reduced(given, i, op));
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto of_rank = [&](std::size_t rank) { return given[rank][i].on(tensors[i].device()); };
+      tensors[i].detach().copy_(reduced(given.size(), of_rank, op));
+    }
   });
 }
 
@@ -204,7 +222,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::allgather(std::vector<std::vector<
                                                         const c10d::AllgatherOptions& /*options*/) {
   return meet(inputs, [outputs](const Given& given) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      for (std::size_t rank = 0; rank < given.size(); ++rank) outputs[i][rank].detach().copy_(given[rank][i]);
+      for (std::size_t rank = 0; rank < given.size(); ++rank) copy_into(outputs[i][rank], given[rank][i]);
     }
   });
 }
@@ -213,16 +231,18 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::_allgather_base(at::Tensor& output
                                                               const c10d::AllgatherOptions& /*options*/) {
   return meet({input}, [output, n = getSize()](const Given& given) {
     const auto parts = output.detach().view({n, -1}).unbind(0);
-    for (std::size_t rank = 0; rank < given.size(); ++rank) parts[rank].copy_(given[rank][0].view({-1}));
+    for (std::size_t rank = 0; rank < given.size(); ++rank)
+      parts[rank].copy_(given[rank][0].on(output.device()).view({-1}));
   });
 }
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
   return meet({input}, [output, op = options.reduceOp, rank = getRank(), n = getSize()](const Given& given) {
-    Given slices;
-    for (const auto& inputs : given) slices.push_back({inputs[0].view({n, -1})[rank]});
-    output.detach().view({-1}).copy_(reduced(slices, 0, op));
+    const auto slice = [&](std::size_t from) {
+      return given[from][0].on(output.device()).view({n, -1})[rank];
+    };
+    output.detach().view({-1}).copy_(reduced(given.size(), slice, op));
   });
 }
 
@@ -236,7 +256,7 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::alltoall_base(at::Tensor& output, 
   const std::vector<at::Tensor> parts = input.detach().split_with_sizes(input_rows);
   return meet(parts, [output, output_rows, rank = static_cast<std::size_t>(getRank())](const Given& given) {
     const std::vector<at::Tensor> outputs = output.detach().split_with_sizes(output_rows);
-    for (std::size_t from = 0; from < given.size(); ++from) outputs[from].copy_(given[from][rank]);
+    for (std::size_t from = 0; from < given.size(); ++from) copy_into(outputs[from], given[from][rank]);
   });
 }
 

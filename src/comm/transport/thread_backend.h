@@ -1,10 +1,14 @@
 // A c10d backend whose ranks are threads of one process. Inputs are copied when an operation is issued, so a
-// send completes immediately. Every reduction runs in rank order.
+// send completes immediately. Every reduction runs in rank order. Ranks may use different devices: a rank
+// moves what it receives to the device of its own tensors.
 #pragma once
+
+#include "comm/transport/streams.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,15 +18,29 @@
 
 namespace penstock::comm {
 
+//! A copy of a tensor for other threads.
+class ThreadMessage {
+ public:
+  explicit ThreadMessage(const at::Tensor& tensor);
+
+  const at::Tensor& sent() const { return copy_; }
+  //! Returns the copy on a device, usable on the current streams of the calling thread.
+  at::Tensor on(c10::Device device) const;
+
+ private:
+  at::Tensor copy_;
+  StreamPoint copied_;
+};
+
 //! The state that the threads of one group share.
 struct ThreadExchange {
   struct Channel {
     std::uint64_t sent = 0;
     std::uint64_t wanted = 0;
-    std::map<std::uint64_t, at::Tensor> messages;  //!< by index: receive n gets message n
+    std::map<std::uint64_t, ThreadMessage> messages;  //!< by index: receive n gets message n
   };
   struct Slot {
-    std::vector<std::vector<at::Tensor>> given;  //!< by rank
+    std::vector<std::vector<ThreadMessage>> given;  //!< by rank
     int arrived = 0;
     int taken = 0;
   };
@@ -60,9 +78,9 @@ class ThreadBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
 
  private:
-  using Given = std::vector<std::vector<at::Tensor>>;
+  using Given = std::vector<std::vector<ThreadMessage>>;
   //! Contributes `inputs` to the next collective. `finish` runs with the inputs of all ranks when all joined.
-  c10::intrusive_ptr<c10d::Work> meet(std::vector<at::Tensor> inputs,
+  c10::intrusive_ptr<c10d::Work> meet(const std::vector<at::Tensor>& inputs,
                                       std::function<void(const Given&)> finish);
 
   std::shared_ptr<ThreadExchange> exchange_;

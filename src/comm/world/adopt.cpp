@@ -32,6 +32,7 @@ class AdoptedTransport : public Transport {
   schedule::SendMode send_mode() const override { return send_mode_; }
   bool collectives_have_futures() const override { return is_gloo_; }
   bool has_own_thread() const override { return is_gloo_; }
+  bool host_memory_only() const override { return is_gloo_; }
   //! The caller owns the backend and decides when it is destroyed.
   bool can_close_after_failure() const override { return true; }
 

@@ -2,9 +2,11 @@
 // interface that creates their backends.
 #pragma once
 
+#include "comm/failure/aborter.h"
 #include "comm/failure/failure.h"
 #include "comm/failure/flight_recorder.h"
 #include "comm/world/reaper.h"
+#include "comm/world/stream_watch.h"
 
 #include <penstock/schedule/send_mode.h>
 
@@ -19,9 +21,11 @@
 
 namespace penstock::comm {
 
-struct WorldGeneration {
+struct WorldGeneration : std::enable_shared_from_this<WorldGeneration> {
   WorldGeneration(Rank this_rank, std::chrono::milliseconds wait_limit)
-      : rank(this_rank), timeout(wait_limit), recorder(this_rank) {}
+      : rank(this_rank), timeout(wait_limit), recorder(this_rank) {
+    failure.on_failure([this] { aborter.abort_all(); });
+  }
 
   const Rank rank;
   const std::chrono::milliseconds timeout;
@@ -31,7 +35,9 @@ struct WorldGeneration {
   //! Returns the ranks that have left the world without a failure; set during the lifetime of the world.
   std::function<std::vector<Rank>()> departed;
   FlightRecorder recorder;
+  Aborter aborter;
   Reaper reaper;
+  StreamWatch stream_watch;
 
   //! For an operation that broke or timed out without a reported failure: if one of `members` has left the
   //! world, reports that as the failure, to all ranks.
@@ -53,6 +59,15 @@ class Transport {
   virtual bool can_close_after_failure() const { return false; }
   //! Whether the transport copies data to and from the tensors on its own thread (see arrival.h).
   virtual bool has_own_thread() const { return false; }
+  //! Whether the transport accesses host memory only (Gloo), so that device tensors are copied to the host.
+  virtual bool host_memory_only() const { return false; }
+  //! Whether operations run on a stream of the device (NCCL): a wait is a wait of the current stream, and a
+  //! failure aborts the backend.
+  virtual bool runs_on_stream() const { return false; }
+  //! Whether collectives compute averages themselves. Otherwise they sum, and the group divides.
+  virtual bool averages() const { return false; }
+  //! The transport of CPU tensors and barriers, if this one takes only device tensors; else null.
+  virtual std::shared_ptr<Transport> control() const { return nullptr; }
 };
 
 }  // namespace penstock::comm

@@ -1,8 +1,8 @@
-// The operations of a group: each checks for known failures, is recorded, and is issued to the c10d backend.
+// The operations of a group: each checks its arguments and is issued to the c10d backend.
 #include "base/text.h"
 #include "comm/world/access.h"
 #include "comm/world/group_impl.h"
-#include "comm/world/work_impl.h"
+#include "comm/world/issue.h"
 
 #include <penstock/comm/group.h>
 
@@ -16,12 +16,12 @@
 namespace penstock::comm {
 namespace {
 
-c10d::ReduceOp to_c10d(ReduceOp op) {
+c10d::ReduceOp to_c10d(ReduceOp op, const Route& route) {
   switch (op) {
     case ReduceOp::Sum:
       return c10d::ReduceOp::SUM;
     case ReduceOp::Avg:
-      return c10d::ReduceOp::SUM;  // divided afterwards: Gloo has no AVG
+      return route.transport->averages() ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM;  // then divided
     case ReduceOp::Product:
       return c10d::ReduceOp::PRODUCT;
     case ReduceOp::Min:
@@ -48,8 +48,8 @@ void check_contiguous(const Group::Impl& group, const at::Tensor& tensor, const 
                    "call .resolve_conj().resolve_neg().contiguous() first, or pass a new buffer");
 }
 
-//! Returns a complex tensor as a view of real pairs, because Gloo's collectives do not support complex
-//! dtypes.
+//! Returns a complex tensor as a view of real pairs, because Gloo's collectives and NCCL do not support
+//! complex dtypes.
 at::Tensor as_reals(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
 }
@@ -69,51 +69,6 @@ void check_elements(const Group::Impl& group, const char* op, const at::Tensor& 
                            c10::toString(large.scalar_type()), ", expected ", size, " x ", small.numel(),
                            " elements of type ", c10::toString(small.scalar_type())),
                    {.rank = group.generation->rank, .op = op});
-}
-
-//! Issues one operation. `call` receives the backend and returns its work. A collective without
-//! a root has no peer.
-template <class Call>
-Work issue(const std::shared_ptr<Group::Impl>& group, const char* op, const at::Tensor& tensor,
-           std::optional<int> peer, int tag, bool collective, const Call& call, ArrivalMark arrival = {}) {
-  const auto state = std::make_shared<Work::Impl>();
-  state->arrival = arrival;
-  state->generation = group->generation;
-  state->group = group;
-  state->record.op = op;
-  state->record.group = group->name;
-  state->record.peer = peer;
-  state->record.tag = tag;
-  state->record.bytes = tensor.defined() ? tensor.nbytes() : 0;
-  if (collective) state->record.sequence = ++group->collectives;
-  if (peer && !collective) {
-    state->peer = Rank(group->members[static_cast<std::size_t>(*peer)]);
-    state->peer_text = str_cat("rank ", state->peer->value);
-  } else {
-    state->peer_text = "the other ranks of the group";
-  }
-  const ErrorContext context{.rank = group->generation->rank, .op = op};
-  group->generation->failure.throw_if_failed(context);
-  state->record.number = group->generation->recorder.start(state->record);
-  try {
-    state->work = call(*group->backend);
-  } catch (const c10::Error& e) {
-    group->generation->recorder.finish(state->record.number, true);
-    group->generation->failure.throw_if_failed(context);
-    throw CommError(e.what_without_backtrace(), context);
-  } catch (const std::exception& e) {
-    // Gloo rejects work on a connection that is already broken; the monitor reports which rank failed.
-    group->generation->recorder.finish(state->record.number, true);
-    group->generation->failure.wait_for_report(kVerdictTime);
-    group->generation->report_departed(state->others(), op);
-    group->generation->recorder.dump("failure");
-    if (!group->generation->failure.failed() && state->peer)
-      throw PeerFailed(*state->peer, e.what(), context);
-    group->generation->failure.throw_if_failed(context);
-    throw CommError(e.what(), context);
-  }
-  if (collective && group->transport->collectives_have_futures()) state->future = state->work->getFuture();
-  return Access::work(state);
 }
 
 // Bytes of a message that transfers in less than the time slice of a thread.
@@ -148,11 +103,11 @@ Work reduce_scatter_by_exchange(const std::shared_ptr<Group::Impl>& group, const
                                 const at::Tensor& input, ReduceOp op) {
   const auto n = static_cast<std::int64_t>(group->members.size());
   const at::Tensor parts = at::empty({n, output.numel()}, input.options());
-  auto work = issue(group, "reduce_scatter", input, std::nullopt, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = parts;
-    at::Tensor from = input.detach().view({n, -1});
+  auto work = issue(group, Operation::collective("reduce_scatter", input), [&](Issue& issued) {
+    at::Tensor to = issued.staging.output(parts);
+    at::Tensor from = issued.staging.input(input.detach().view({n, -1}));
     std::vector<std::int64_t> even;
-    return backend.alltoall_base(to, from, even, even, c10d::AllToAllOptions());
+    return issued.backend.alltoall_base(to, from, even, even, c10d::AllToAllOptions());
   });
   work.then([output, parts, op] { output.detach().view({-1}).copy_(reduce_rows(parts, op)); });
   return work;
@@ -160,34 +115,11 @@ Work reduce_scatter_by_exchange(const std::shared_ptr<Group::Impl>& group, const
 
 }  // namespace
 
-Group::Impl::~Impl() {
-  if (!backend || !generation->failure.failed() || transport->can_close_after_failure()) return;
-  // A failed Gloo group cannot be aborted, and its destructor waits for its threads: leak it.
-  [[maybe_unused]] auto* abandoned = backend.release();
-}
-
-std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
-                                        std::shared_ptr<Transport> transport,
-                                        std::shared_ptr<WorldGeneration> generation) {
-  auto state = std::make_shared<Group::Impl>();
-  try {
-    state->backend = transport->connect(*generation, name, members, rank);
-  } catch (const c10::Error& e) {
-    generation->failure.raise_for(e, {.rank = generation->rank, .op = "connect " + name});
-  }
-  state->name = std::move(name);
-  state->rank = rank;
-  state->members = std::move(members);
-  state->transport = std::move(transport);
-  state->generation = std::move(generation);
-  return state;
-}
-
 int Group::rank() const {
   return impl_->rank;
 }
 schedule::SendMode Group::send_mode() const {
-  return impl_->transport->send_mode();
+  return impl_->main.transport->send_mode();
 }
 int Group::size() const {
   return static_cast<int>(impl_->members.size());
@@ -196,7 +128,7 @@ const std::string& Group::name() const {
   return impl_->name;
 }
 std::string Group::backend() const {
-  return impl_->backend->getBackendName();
+  return impl_->main.backend->getBackendName();
 }
 void Group::check() const {
   impl_->generation->failure.throw_if_failed({.rank = impl_->generation->rank});
@@ -236,7 +168,7 @@ std::optional<Group> Group::split(std::optional<int> color, int key) const {
     members.push_back(impl_->members[static_cast<std::size_t>(member)]);
   }
   const std::string child = str_cat(name(), "/", number, ".", *color);
-  return Access::group(make_group(child, std::move(members), me, impl_->transport, impl_->generation));
+  return Access::group(make_group(child, std::move(members), me, impl_->main.transport, impl_->generation));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
@@ -249,48 +181,47 @@ std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   check_member(*impl_, to, "send");
   const at::Tensor contiguous = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
-  Work work = issue(impl_, "send", contiguous, to, tag, false, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{contiguous};
-    return backend.send(tensors, to, tag);
+  Work work = issue(impl_, Operation::point_to_point("send", contiguous, to, tag), [&](Issue& issued) {
+    std::vector<at::Tensor> tensors{issued.staging.input(as_reals(contiguous))};
+    return issued.backend.send(tensors, to, tag);
   });
-  if (impl_->transport->has_own_thread() && contiguous.nbytes() <= kSmall) yield_to_receiver();
+  if (impl_->route_of(contiguous).transport->has_own_thread() && contiguous.nbytes() <= kSmall)
+    yield_to_receiver();
   return work;
 }
 
 Work Group::irecv(const at::Tensor& tensor, int from, int tag) const {
   check_member(*impl_, from, "recv");
   check_contiguous(*impl_, tensor, "recv");
-  const ArrivalMark arrival = impl_->transport->has_own_thread() ? ArrivalMark(tensor) : ArrivalMark();
-  return issue(
-      impl_, "recv", tensor, from, tag, false,
-      [&](c10d::Backend& backend) {
-        std::vector<at::Tensor> tensors{tensor};
-        return backend.recv(tensors, from, tag);
-      },
-      arrival);
+  return issue(impl_, Operation::point_to_point("recv", tensor, from, tag), [&](Issue& issued) {
+    std::vector<at::Tensor> tensors{issued.staging.output(as_reals(tensor))};
+    if (issued.route.transport->has_own_thread()) issued.arrival = ArrivalMark(tensors[0]);
+    return issued.backend.recv(tensors, from, tag);
+  });
 }
 
 Work Group::ibroadcast(const at::Tensor& tensor, int root) const {
   check_member(*impl_, root, "broadcast");
   check_contiguous(*impl_, tensor, "broadcast");
-  return issue(impl_, "broadcast", tensor, root, 0, true, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{as_reals(tensor)};
+  return issue(impl_, Operation::collective("broadcast", tensor, root), [&](Issue& issued) {
+    std::vector<at::Tensor> tensors{issued.staging.in_out(as_reals(tensor))};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    return backend.broadcast(tensors, options);
+    return issued.backend.broadcast(tensors, options);
   });
 }
 
 Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
   check_contiguous(*impl_, tensor, "all_reduce");
   check_reduction(*impl_, tensor, op, "all_reduce");
-  auto work = issue(impl_, "all_reduce", tensor, std::nullopt, 0, true, [&](c10d::Backend& backend) {
-    std::vector<at::Tensor> tensors{as_reals(tensor)};
+  auto work = issue(impl_, Operation::collective("all_reduce", tensor), [&](Issue& issued) {
+    std::vector<at::Tensor> tensors{issued.staging.in_out(as_reals(tensor))};
     c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(op);
-    return backend.allreduce(tensors, options);
+    options.reduceOp = to_c10d(op, issued.route);
+    return issued.backend.allreduce(tensors, options);
   });
-  if (op == ReduceOp::Avg) work.then([tensor, n = size()] { tensor.detach().div_(n); });
+  if (op == ReduceOp::Avg && !impl_->route_of(tensor).transport->averages())
+    work.then([tensor, n = size()] { tensor.detach().div_(n); });
   return work;
 }
 
@@ -307,10 +238,10 @@ Work Group::iall_gather_into(const at::Tensor& output, const at::Tensor& input) 
   check_contiguous(*impl_, output, "all_gather");
   check_contiguous(*impl_, input, "all_gather");
   check_elements(*impl_, "all_gather", output, input);
-  return issue(impl_, "all_gather", output, std::nullopt, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = as_reals(output).view({-1});
-    at::Tensor from = as_reals(input).view({-1});
-    return backend._allgather_base(to, from, c10d::AllgatherOptions());
+  return issue(impl_, Operation::collective("all_gather", output), [&](Issue& issued) {
+    at::Tensor to = issued.staging.output(as_reals(output).view({-1}));
+    at::Tensor from = issued.staging.input(as_reals(input).view({-1}));
+    return issued.backend._allgather_base(to, from, c10d::AllgatherOptions());
   });
 }
 
@@ -319,16 +250,18 @@ Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& inp
   check_contiguous(*impl_, input, "reduce_scatter");
   check_reduction(*impl_, input, op, "reduce_scatter");
   check_elements(*impl_, "reduce_scatter", input, output);
-  if (impl_->transport->collectives_have_futures())
+  const Transport& transport = *impl_->route_of(input).transport;
+  if (transport.collectives_have_futures())
     return reduce_scatter_by_exchange(impl_, as_reals(output), as_reals(input), op);
-  auto work = issue(impl_, "reduce_scatter", input, std::nullopt, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = as_reals(output).view({-1});
-    at::Tensor from = as_reals(input).view({-1});
+  auto work = issue(impl_, Operation::collective("reduce_scatter", input), [&](Issue& issued) {
+    at::Tensor to = issued.staging.output(as_reals(output).view({-1}));
+    at::Tensor from = issued.staging.input(as_reals(input).view({-1}));
     c10d::ReduceScatterOptions options;
-    options.reduceOp = to_c10d(op);
-    return backend._reduce_scatter_base(to, from, options);
+    options.reduceOp = to_c10d(op, issued.route);
+    return issued.backend._reduce_scatter_base(to, from, options);
   });
-  if (op == ReduceOp::Avg) work.then([output, n = size()] { output.detach().div_(n); });
+  if (op == ReduceOp::Avg && !transport.averages())
+    work.then([output, n = size()] { output.detach().div_(n); });
   return work;
 }
 
@@ -349,16 +282,16 @@ Work Group::iall_to_all(const at::Tensor& output, const at::Tensor& input,
   };
   check_rows(output, output_rows, "output");
   check_rows(input, input_rows, "input");
-  return issue(impl_, "all_to_all", input, std::nullopt, 0, true, [&](c10d::Backend& backend) {
-    at::Tensor to = as_reals(output);
-    at::Tensor from = as_reals(input);
-    return backend.alltoall_base(to, from, output_rows, input_rows, c10d::AllToAllOptions());
+  return issue(impl_, Operation::collective("all_to_all", input), [&](Issue& issued) {
+    at::Tensor to = issued.staging.output(as_reals(output));
+    at::Tensor from = issued.staging.input(as_reals(input));
+    return issued.backend.alltoall_base(to, from, output_rows, input_rows, c10d::AllToAllOptions());
   });
 }
 
 void Group::barrier() const {
-  issue(impl_, "barrier", at::Tensor(), std::nullopt, 0, true, [](c10d::Backend& backend) {
-    return backend.barrier(c10d::BarrierOptions());
+  issue(impl_, Operation::collective("barrier", at::Tensor()), [](Issue& issued) {
+    return issued.backend.barrier(c10d::BarrierOptions());
   }).wait();
 }
 

@@ -1,4 +1,4 @@
-// The state of a Group: one c10d backend, its members, and the shared state of the world.
+// The state of a Group: its c10d backends, its members, and the shared state of the world.
 #pragma once
 
 #include "comm/world/generation.h"
@@ -7,19 +7,33 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace penstock::comm {
 
+//! A backend and the transport that created it.
+struct Route {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::shared_ptr<Transport> transport;
+
+  //! Closes the backend.
+  void close(const WorldGeneration& generation);
+};
+
 struct Group::Impl {
   ~Impl();
+  //! The route of a tensor: the control route for CPU tensors and barriers, if the group has one.
+  const Route& route_of(const at::Tensor& tensor) const {
+    return control && (!tensor.defined() || tensor.is_cpu()) ? *control : main;
+  }
 
   std::string name;
   int rank = 0;
   std::vector<int> members;  //!< world ranks
-  c10::intrusive_ptr<c10d::Backend> backend;
-  std::shared_ptr<Transport> transport;
+  Route main;
+  std::optional<Route> control;
   std::shared_ptr<WorldGeneration> generation;
   std::atomic<std::uint64_t> collectives{0};
   std::atomic<int> splits{0};

@@ -21,7 +21,6 @@
 #include <c10/util/Logging.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -160,7 +159,7 @@ struct ProcessWorld : World::Impl {
       case BackendKind::Gloo:
         return make_gloo_transport(store, prefix(), address, options.join_timeout);
       case BackendKind::Nccl:
-        return make_nccl_transport(store, prefix(), options.join_timeout);
+        return make_nccl_transport(store, prefix(), address, options.device, options.join_timeout);
     }
     throw UsageError(str_cat("unknown backend ", static_cast<int>(options.backend)), {},
                      "use a value of BackendKind");
@@ -242,42 +241,7 @@ void on_terminate() {
   std::abort();
 }
 
-constexpr std::array<std::pair<std::string_view, BackendKind>, 3> kBackends{
-    {{"auto", BackendKind::Auto}, {"gloo", BackendKind::Gloo}, {"nccl", BackendKind::Nccl}}};
-
 }  // namespace
-
-BackendKind parse_backend(std::string_view name) {
-  std::vector<std::string> names;
-  const std::string lower = to_lower(name);
-  for (const auto& [known, kind] : kBackends) {
-    if (lower == known) return kind;
-    names.emplace_back(known);
-  }
-  if (lower == "mpi" || lower == "ucc")
-    throw UsageError("the backend " + quote(name) + " is not supported", {},
-                     "use gloo, also for ranks that mpirun starts; a process group that the program created "
-                     "can be used through adopt_group");
-  throw UsageError("unknown backend " + quote(name), {}, "valid backends are " + join(names, ", "));
-}
-
-std::string_view to_string(BackendKind kind) {
-  for (const auto& [name, known] : kBackends) {
-    if (kind == known) return name;
-  }
-  return "?";
-}
-
-bool backend_available(BackendKind kind) {
-  switch (kind) {
-    case BackendKind::Auto:
-    case BackendKind::Gloo:
-      return true;
-    case BackendKind::Nccl:
-      return nccl_present();
-  }
-  return false;
-}
 
 // Gloo and the store may write to closed connections. That must be an error and not kill this process, so
 // ignore SIGPIPE, as Python does. Keeps a handler that the user installed.
@@ -293,7 +257,12 @@ World init(const InitOptions& options) {
   state->take(detect_rank());
   state->options.device = resolve_device(options.device, state->local_rank);
   set_current_device(state->options.device);
-  if (state->size > 1) survive_broken_pipes();
+  if (state->size > 1) {
+    const BackendChoice choice = choose_backend(state->options.backend, state->options.device);
+    Log(LogLevel::Info) << "backend: " << to_string(choice.kind) << ", because " << choice.reason;
+    state->options.backend = choice.kind;
+    survive_broken_pipes();
+  }
   state->join();
   {
     const std::lock_guard lock(registry().mutex);

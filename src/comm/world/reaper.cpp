@@ -44,7 +44,7 @@ void Reaper::run(const std::shared_ptr<Queue>& queue) {
     queue->works.pop_front();
     queue->busy = true;
     lock.unlock();
-    work->run_to_end();
+    work->run_on_reaper();
     work.reset();
     lock.lock();
     queue->busy = false;

@@ -1,5 +1,6 @@
 // Waits for operations so that a failure of a peer ends the wait: for collectives through their future, for
-// sends and receives in a call of the transport that a failure aborts.
+// sends and receives in a call of the transport that a failure aborts. An operation on a stream makes the
+// current stream wait; the stream watch detects its failure.
 #include "base/text.h"
 #include "comm/world/work_impl.h"
 
@@ -48,6 +49,7 @@ void Work::Impl::wait() {
   }
   const Status end = status.load(std::memory_order_acquire);
   if (end == Status::Failed) std::rethrow_exception(error);
+  if (end == Status::Done && stream) finished.block(*current_stream(stream->device()));
   if (end == Status::Pending) raise("another thread is still waiting for it", {});
 }
 
@@ -60,7 +62,8 @@ void Work::Impl::run_to_end() noexcept {
     error = std::current_exception();
     end = Status::Failed;
   }
-  generation->recorder.finish(record.number, end == Status::Failed);
+  // The stream watch records the end of an operation on a stream.
+  if (!on_stream || end == Status::Failed) generation->recorder.finish(record.number, end == Status::Failed);
   work.reset();
   future.reset();
   after = nullptr;
@@ -69,10 +72,25 @@ void Work::Impl::run_to_end() noexcept {
   generation->failure.notify();
 }
 
+void Work::Impl::run_on_reaper() noexcept {
+  const c10::OptionalStreamGuard guard(stream);
+  if (stream) {
+    const auto compute = std::exchange(after, nullptr);
+    after = [this, compute] {
+      if (compute) compute();
+      finished = StreamPoint(stream);
+    };
+  }
+  run_to_end();
+}
+
 void Work::Impl::wait_for_transport() {
   std::string message;
   try {
-    if (future) {
+    if (on_stream) {
+      generation->failure.throw_if_failed(context());
+      if (work->wait()) return;
+    } else if (future) {
       if (!future->completed()) {
         const std::shared_ptr<WorldGeneration> keep = generation;
         future->addCallback([keep](c10::ivalue::Future&) { keep->failure.notify(); });
@@ -100,29 +118,49 @@ std::vector<int> Work::Impl::others() const {
   return group ? group->members : std::vector<int>{};
 }
 
-void Work::Impl::raise(const std::string& transport_message, const std::vector<int>& others) {
+bool Work::Impl::is_overdue() const {
+  return Clock::now() - started >= generation->timeout;
+}
+
+std::string Work::Impl::late_text() const {
   const auto waited = Clock::now() - started;
-  const bool late = !generation->failure.failed() && waited >= generation->timeout;
+  const double seconds = std::chrono::duration<double>(waited).count();
+  return str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds), ", since ",
+                 time_text(waited), ", for ", peer_text, ": ", record.op, " of ", format_bytes(record.bytes),
+                 " with tag ", record.tag, " on group ", record.group);
+}
+
+void Work::Impl::report_late(const std::vector<int>& others) {
   // A rank in a collective cannot tell which rank is late; another rank that times out now may know.
-  if (late && !peer) generation->failure.wait_for_report(kReportWait);
-  if (late) generation->report_departed(others, record.op);
-  if (late && !generation->failure.failed()) {
-    const double seconds = std::chrono::duration<double>(waited).count();
-    const std::string what = str_cat(record.op, " of ", format_bytes(record.bytes), " with tag ", record.tag,
-                                     " on group ", record.group);
-    generation->recorder.dump("time-out");
-    throw TimeoutError(
-        str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds), ", since ",
-                time_text(waited), ", for ", peer_text, ": ", what),
-        context(),
-        "raise the timeout (the option `timeout`, or PENSTOCK_TIMEOUT in seconds if it is not set), or "
-        "find out why that rank is late");
-  }
+  if (!peer) generation->failure.wait_for_report(kReportWait);
+  generation->report_departed(others, record.op);
+  if (generation->failure.failed()) return;
+  generation->recorder.dump("time-out");
+  generation->failure.report({.rank = std::nullopt, .cause = late_text(), .late = true});
+}
+
+void Work::Impl::report_broken(const std::string& transport_message, const std::vector<int>& others) {
   // A rank that left because it failed is reported by its launcher.
   if (!generation->failure.failed()) generation->failure.wait_for_report(kVerdictTime);
   generation->report_departed(others, record.op);
-  if (!generation->failure.failed() && peer)
+  if (generation->failure.failed()) return;
+  if (peer) {
     generation->failure.report({*peer, "its connection broke: " + transport_message});
+  } else if (on_stream) {  // nobody waits for it
+    generation->failure.report({std::nullopt, "the transport failed: " + transport_message});
+  }
+}
+
+void Work::Impl::raise(const std::string& transport_message, const std::vector<int>& others) {
+  if (!generation->failure.failed() && is_overdue()) {
+    if (!peer) generation->failure.wait_for_report(kReportWait);
+    generation->report_departed(others, record.op);
+    if (!generation->failure.failed()) {
+      generation->recorder.dump("time-out");
+      throw TimeoutError(late_text(), context(), kTimeoutHint);
+    }
+  }
+  report_broken(transport_message, others);
   generation->recorder.dump("failure");
   generation->failure.throw_if_failed(context());
   throw CommError("the transport failed: " + transport_message, context());
@@ -158,6 +196,7 @@ void Work::then(std::function<void()> after) {
 
 bool Work::done() {
   if (!impl_ || impl_->ended()) return true;
+  if (impl_->on_stream && !impl_->work->isCompleted()) return false;
   if (!impl_->claim()) return false;  // the reaper has it
   const bool finished = impl_->future ? impl_->future->completed() : impl_->work->isCompleted();
   if (!finished) {
@@ -191,6 +230,10 @@ std::shared_ptr<Work::Impl> Work::release() noexcept {
   std::shared_ptr<Work::Impl> state = std::move(impl_);
   impl_.reset();
   if (!state || !state->claim()) return nullptr;
+  if (state->on_stream) {  // the transport keeps the tensors, so only a continuation has to wait
+    if (state->after) state->run_to_end();
+    return nullptr;
+  }
   const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
   if (!finished) return state;
   state->run_to_end();

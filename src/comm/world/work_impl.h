@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm/transport/arrival.h"
+#include "comm/transport/streams.h"
 #include "comm/world/group_impl.h"
 
 #include <penstock/comm/work.h>
@@ -26,6 +27,8 @@ struct Work::Impl {
   std::shared_ptr<const Group::Impl> group;  //!< keeps the backend alive while the operation runs
   ArrivalMark arrival;                       //!< for receives whose arrival is visible in memory
   std::function<void()> after;  //!< computes the final result from that of the transport (averages)
+  bool on_stream = false;       //!< runs on a stream: `wait` makes the current stream wait, not the host
+  std::optional<c10::Stream> stream;  //!< of a device tensor: the current stream when it was issued
 
   FlightRecord record;
   std::string peer_text;  //!< `rank 3` or `the other ranks`
@@ -35,6 +38,7 @@ struct Work::Impl {
   enum class Status { Pending, Done, Failed };
   std::atomic<Status> status{Status::Pending};
   std::exception_ptr error;  //!< set before `status` becomes Failed
+  StreamPoint finished;      //!< the end of `after`, if another thread ran it; set before `status`
 
   //! Blocks until the operation has ended. Throws if it failed.
   void wait();
@@ -45,13 +49,24 @@ struct Work::Impl {
   bool claimed() const { return claimed_; }
   //! Called by the thread that claimed: waits for the transport and sets `status`.
   void run_to_end() noexcept;
+  //! The same on the reaper: `after` uses the stream on which the operation was issued.
+  void run_on_reaper() noexcept;
 
   //! The world ranks that the operation needs. Call it before the operation has ended.
   std::vector<int> others() const;
 
+  //! Whether the operation has been running for longer than the timeout.
+  bool is_overdue() const;
+  //! Reports that the operation is overdue: a rank that left, if there is one, else the timeout, as the
+  //! failure.
+  void report_late(const std::vector<int>& others);
+  //! Reports that the transport failed: the failure that the monitor reports soon, else the peer.
+  void report_broken(const std::string& transport_message, const std::vector<int>& others);
+
  private:
   void wait_for_transport();
   [[noreturn]] void raise(const std::string& transport_message, const std::vector<int>& others);
+  std::string late_text() const;
   ErrorContext context() const;
 
   std::atomic<bool> claimed_{false};

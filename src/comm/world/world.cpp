@@ -2,6 +2,7 @@
 #include "base/log_line.h"
 #include "comm/world/world_impl.h"
 
+#include <penstock/base/error.h>
 #include <penstock/comm/world.h>
 
 #include <exception>
@@ -26,6 +27,7 @@ World::~World() {
       fail("left its world while an exception was being thrown");
     } else {
       impl_->generation->reaper.drain();
+      impl_->generation->stream_watch.drain();
     }
     impl_->generation->publish = nullptr;  // groups may outlive the world
     impl_->generation->departed = nullptr;
@@ -48,6 +50,9 @@ c10::Device World::device() const {
   return impl_->options.device;
 }
 const Group& World::group() const {
+  if (!impl_->group)
+    throw UsageError("the world has no group, because rebuild() failed", {.rank = impl_->rank},
+                     "call rebuild() again on every rank, or end the process");
   return *impl_->group;
 }
 std::vector<FlightRecord> World::flight_records() const {

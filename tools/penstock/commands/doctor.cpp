@@ -1,67 +1,30 @@
 // `penstock doctor`: checks this machine for everything a run needs, including a message round trip between
-// two ranks.
+// two ranks. `--report` writes a text for bug reports.
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
+#include "commands/doctor_findings.h"
 #include "commands/launching.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/launched_rank.h>
 #include <penstock/comm/world.h>
-#include <penstock/torch_version.h>
 #include <penstock/version.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <dlfcn.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
-#include <filesystem>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace penstock::tool {
 namespace {
-
-enum class CheckVerdict { Fine, Note, Bad };
-
-struct Finding {
-  std::string what;
-  CheckVerdict verdict;
-  std::string text;
-};
-
-const char* verdict_name(CheckVerdict verdict) {
-  switch (verdict) {
-    case CheckVerdict::Fine:
-      return "ok";
-    case CheckVerdict::Note:
-      return "note";
-    case CheckVerdict::Bad:
-      return "BAD";
-  }
-  return "?";
-}
-
-Finding look_at_libtorch() {
-  Dl_info info{};
-  const auto address = reinterpret_cast<const void*>(&at::get_num_threads);
-  const std::string where = dladdr(address, &info) != 0 ? info.dli_fname : "an unknown location";
-  const bool right = torch_version().starts_with("2.13");
-  return {"libtorch", right ? CheckVerdict::Fine : CheckVerdict::Bad, torch_version() + " in " + where};
-}
-
-Finding look_at_backends() {
-  std::vector<std::string> have, lack;
-  for (const comm::BackendKind kind : {comm::BackendKind::Gloo, comm::BackendKind::Nccl}) {
-    (backend_available(kind) ? have : lack).emplace_back(to_string(kind));
-  }
-  return {"backends", CheckVerdict::Fine,
-          join(have, ", ") + (lack.empty() ? "" : " (not in this libtorch: " + join(lack, ", ") + ")")};
-}
 
 Finding look_at_processors() {
   const unsigned cores = std::thread::hardware_concurrency();
@@ -107,10 +70,10 @@ Finding look_at_launcher() {
 
 // Runs on each rank of the round trip. Rank 0 prints the results.
 int round_trip_rank() {
-  comm::World world = comm::init();
+  comm::World world = comm::init({.device = usable_devices() > 1 ? c10::kCUDA : c10::kCPU});
   const comm::Group& group = world.group();
   const auto round_trips = [&](std::int64_t elements, int count) {
-    const at::Tensor tensor = at::ones(elements);
+    const at::Tensor tensor = at::ones({elements}, world.device());
     group.barrier();
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < count; ++i) {
@@ -118,6 +81,7 @@ int round_trip_rank() {
       group.recv(tensor, 1 - group.rank());
       if (group.rank() == 1) group.send(tensor, 0);
     }
+    tensor.select(0, 0).item<float>();  // waits for the device
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / count;
   };
   round_trips(1, 20);
@@ -147,16 +111,15 @@ Finding try_round_trip() {
 }  // namespace
 
 int doctor_command(Arguments& arguments) {
+  std::optional<std::string> report;
+  arguments.option("--report", report, "also write a text file for bug reports, without secrets: doctor.txt");
   arguments.parse();
   if (is_rank_of("doctor")) return round_trip_rank();
-  const std::vector<Finding> findings{{"penstock", CheckVerdict::Fine, version()},
-                                      look_at_libtorch(),
-                                      look_at_backends(),
-                                      look_at_processors(),
-                                      look_at_shared_memory(),
-                                      look_at_clocks(),
-                                      look_at_launcher(),
-                                      try_round_trip()};
+  std::vector<Finding> findings{{"penstock", CheckVerdict::Fine, version()}, look_at_libtorch()};
+  for (Finding& finding : look_at_devices()) findings.push_back(std::move(finding));
+  for (const auto& look :
+       {look_at_processors, look_at_shared_memory, look_at_clocks, look_at_launcher, try_round_trip})
+    findings.push_back(look());
   bool healthy = true;
   JsonWriter json;
   json.begin_object().key("findings").begin_array();
@@ -164,11 +127,14 @@ int doctor_command(Arguments& arguments) {
     healthy = healthy && finding.verdict != CheckVerdict::Bad;
     json.begin_object().field("what", finding.what).field("verdict", verdict_name(finding.verdict));
     json.field("text", finding.text).end_object();
-    if (arguments.json()) continue;
-    std::printf("%-5s %-14s %s\n", verdict_name(finding.verdict), finding.what.c_str(), finding.text.c_str());
+    if (!arguments.json()) print(to_string(finding) + "\n");
   }
   json.end_array().field("ok", healthy).end_object();
   if (arguments.json()) print(json.text() + "\n");
+  if (report) {
+    write_output(*report, doctor_report(findings));
+    if (!arguments.json()) print("\nthe report is in " + *report + "; read it before you publish it\n");
+  }
   return healthy ? 0 : 1;
 }
 

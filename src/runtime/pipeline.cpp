@@ -209,7 +209,7 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
     step.run();
   }
   if (late_notes) check_late(late_notes->finish(), notes);
-  StepResult result = result_of(setup, program, step, weights, {row_order, rows});
+  StepResult result = result_of(setup, program, step, weights, {row_order, rows}, input.wait);
   if (train && program.has_backward()) {
     if (setup.options.input_grads) return_input_grads(setup, step.input_grads, input, result);
     add_input_grads(step.input_grads);

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -32,6 +33,9 @@ struct StepOptions {
   //! `eval` only: keeps the current mode of the modules, for example to find the cause of a NaN in training
   //! mode.
   bool keep_mode = false;
+  //! If false, the call returns when the work of a device is enqueued: losses stay on the device (unless
+  //! `loss_on_all_ranks` is set), and StepResult::read_timeline replaces the timeline.
+  bool wait = true;
 };
 
 //! A batch that the caller has split: every non-empty list has one entry per microbatch. The rank of the
@@ -46,6 +50,7 @@ struct Microbatches {
   std::optional<double> loss_denominator{};
   std::optional<bool> return_outputs{};
   bool keep_mode = false;
+  bool wait = true;
 };
 
 //! The results of a step on this rank.
@@ -66,6 +71,8 @@ struct StepResult {
   //! The start and end of this rank's actions; the lists of other ranks are empty. On a device, these are
   //! times of its current stream, so `step` returns when the device has finished the step.
   schedule::Timeline timeline;
+  //! Without StepOptions::wait: returns the timeline. Waits only if the device has not finished the step.
+  std::function<schedule::Timeline()> read_timeline;
 };
 
 }  // namespace penstock::runtime

@@ -9,6 +9,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <memory>
 
 namespace penstock::runtime {
 namespace {
@@ -49,23 +50,34 @@ void move_to_cpu(std::vector<at::Tensor>& losses) {
 }  // namespace
 
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
-                     const std::vector<double>& weights, const value::BatchRows& rows) {
+                     const std::vector<double>& weights, const value::BatchRows& rows, bool wait) {
   StepResult result;
+  const bool broadcast = setup.options.loss_on_all_ranks && setup.group.size() > 1;
   if (setup.local(setup.last_stage())) {
     if (!weights.empty()) {
       result.losses = std::move(step.losses);
-      move_to_cpu(result.losses);
+      if (wait || broadcast) move_to_cpu(result.losses);
       result.loss = LossReduction::reduce(result.losses, weights);
     }
     if (!step.outputs.empty()) result.outputs = merge_chunks(step.outputs, setup.options.output_spec, rows);
   }
-  if (setup.options.loss_on_all_ranks && setup.group.size() > 1) broadcast_losses(setup, result);
-  result.timeline.name = program.name();
-  result.timeline.source = schedule::TimelineSource::Measured;
-  result.timeline.placement = program.placement();
-  result.timeline.microbatches = program.microbatches();
-  result.timeline.ranks.resize(static_cast<std::size_t>(program.ranks()));
-  result.timeline.ranks[setup.rank.index()] = step.times();
+  if (broadcast) broadcast_losses(setup, result);
+  schedule::Timeline timeline;
+  timeline.name = program.name();
+  timeline.source = schedule::TimelineSource::Measured;
+  timeline.placement = program.placement();
+  timeline.microbatches = program.microbatches();
+  timeline.ranks.resize(static_cast<std::size_t>(program.ranks()));
+  const auto clock = std::make_shared<ActionClock>(step.take_clock());
+  auto read = [clock, timeline = std::move(timeline), rank = setup.rank.index()]() mutable {
+    timeline.ranks[rank] = clock->times();
+    return timeline;
+  };
+  if (wait) {
+    result.timeline = read();
+  } else {
+    result.read_timeline = std::move(read);
+  }
   return result;
 }
 

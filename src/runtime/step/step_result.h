@@ -10,9 +10,9 @@
 namespace penstock::runtime {
 
 //! Collects losses, outputs and times. `weights` are the weights of the microbatches in the batch loss;
-//! `rows` are those of the batch.
+//! `rows` are those of the batch. `wait`: see StepOptions.
 StepResult result_of(const PipelineSetup& setup, const schedule::Program& program, Step& step,
-                     const std::vector<double>& weights, const value::BatchRows& rows);
+                     const std::vector<double>& weights, const value::BatchRows& rows, bool wait);
 
 double clip_over_stages(const PipelineSetup& setup, const SharedParameters& shared, double max_norm,
                         double norm_type);

@@ -65,8 +65,8 @@ class Step {
   std::vector<at::Tensor> losses;      //!< of the last stage, by microbatch
   std::vector<c10::IValue> outputs;    //!< of the last stage, by microbatch; empty unless returned
   std::vector<InputGrad> input_grads;  //!< in order of computation
-  //! The start and end of the actions so far. On a device, waits until they have finished.
-  std::vector<schedule::TimedAction> times() { return clock_.times(); }
+  //! Takes the times of a finished step.
+  ActionClock take_clock() { return std::move(clock_); }
   MessageMetaCache learned() && { return std::move(mailbox_).learned(); }
 
  private:

@@ -186,7 +186,7 @@ class Run {
     assembly_.observer->measure = progress_.step == first_step_;
     assembly_.optimizer->zero_grad();
     StepReport local;
-    const std::vector<at::Tensor> losses = run_parts(local, logged);
+    std::vector<runtime::StepResult> parts = run_parts();
     progress_.enter(RunPhase::Update);
     if (options_.accumulate > 1)
       assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
@@ -198,7 +198,7 @@ class Run {
     StepRecord record{.step = progress_.step};
     record.rate = rate_at(options_.learning_rate, progress_.step, options_.steps);
     if (logged) {
-      local.loss = mean_loss(losses);
+      read_results(local, parts);
       local.peak = static_cast<double>(peak_memory_bytes(assembly_.device));
       fill(record, exchange(mesh_.all(), local), options_.parallel, assembly_.loss_rank());
       if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
@@ -211,27 +211,36 @@ class Run {
     return record;
   }
 
-  // Runs the parts of the batch through the pipeline. Returns their losses on ranks of the last stage.
-  std::vector<at::Tensor> run_parts(StepReport& local, bool logged) {
+  // Runs the parts of the batch through the pipeline, without waiting for a device.
+  std::vector<runtime::StepResult> run_parts() {
     const int replica = mesh_.group("dp").rank();
-    std::vector<at::Tensor> losses;
+    std::vector<runtime::StepResult> results;
     std::optional<double> denominator;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
       const Batch batch = to_device(
           data_.training(progress_.step, options_.batch, rows_of(options_, replica, part)), assembly_.device);
       if (part == 0) denominator = loss_denominator(batch);
-      const runtime::StepResult result = assembly_.pipeline->step(
-          batch.args, batch.target, {.kwargs = batch.kwargs, .loss_denominator = denominator});
-      if (result.loss.defined()) losses.push_back(result.loss);
+      results.push_back(
+          assembly_.pipeline->step(batch.args, batch.target,
+                                   {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
       if (batch.tokens)
         interval_.tokens = interval_.tokens.value_or(0) + *batch.tokens * options_.parallel.dp;
-      if (!logged) continue;
-      const Busy busy = busy_of(result.timeline);
+    }
+    return results;
+  }
+
+  // Called after the norm was read: the device has then finished the step, and its times need no wait.
+  void read_results(StepReport& local, const std::vector<runtime::StepResult>& parts) {
+    std::vector<at::Tensor> losses;
+    for (const runtime::StepResult& part : parts) {
+      if (part.loss.defined()) losses.push_back(part.loss);
+      const schedule::Timeline timeline = part.read_timeline();
+      const Busy busy = busy_of(timeline);
       local.busy += busy.busy;
       local.end += busy.end;
-      if (part + 1 == options_.accumulate) keep_timeline(result.timeline);
+      if (&part == &parts.back()) keep_timeline(timeline);
     }
-    return losses;
+    local.loss = mean_loss(losses);
   }
 
   // The first step is logged too: it shows whether the run starts well.

@@ -24,7 +24,6 @@ class SimulatedHooks final : public at::CUDAHooksInterface {
   c10::DeviceIndex deviceCount() const override {
     return is_enabled() ? simulation().options.devices : c10::DeviceIndex{0};
   }
-  std::string showConfig() const override { return "  - Simulated CUDA devices\n"; }
   int getNumGPUs() const override { return deviceCount(); }
   std::string showConfig() const override { return "  - simulated devices\n"; }
 

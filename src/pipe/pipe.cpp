@@ -11,11 +11,21 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace penstock::pipe {
 namespace {
 
 using c10::IValue;
+
+//! The device of the example, where times are measured; nullopt for the CPU.
+std::optional<at::Device> device_of(const std::vector<IValue>& example) {
+  for (const IValue& value : example) {
+    if (value.isTensor() && value.toTensor().defined() && !value.toTensor().is_cpu())
+      return value.toTensor().device();
+  }
+  return std::nullopt;
+}
 
 graph::SplitPositions split_positions_of(const graph::Graph& graph, const SplitSpec& spec,
                                          const TensorSource& source, const std::vector<IValue>& example) {
@@ -33,8 +43,9 @@ graph::SplitPositions split_positions_of(const graph::Graph& graph, const SplitS
         throw UsageError("BalanceBy::MeasuredTime needs one example value per input", {},
                          "pass `example`, or balance by parameters");
       }
-      return balanced_split(graph, stages,
-                            profile_nodes(graph::GraphModule(graph, source(graph.slots)), example));
+      return balanced_split(
+          graph, stages,
+          profile_nodes(graph::GraphModule(graph, source(graph.slots), device_of(example)), example));
   }
   return {};
 }

@@ -52,7 +52,11 @@ struct TrainingOutcome {
 inline std::vector<runtime::PipelineStage> stages_on(c10::Device device, const PipelineRun& run,
                                                      const comm::Group& group) {
   const int stages = group.size() * run.stages_per_rank;
-  const auto modules = run.model.make(stages);
+  const auto modules = [&] {
+    static std::mutex mutex;  // models draw their values from the default generator
+    const std::lock_guard lock(mutex);
+    return run.model.make(stages);
+  }();
   const schedule::Placement placement =
       schedule::Placement::make(group.size(), stages, info_of(run.kind).placement);
   std::vector<runtime::PipelineStage> local;

@@ -48,7 +48,7 @@ TEST_F(DevicesTool, TrainsOnDevices) {
   ASSERT_EQ(host.code, 0) << host.err;
   for (const std::string option : {"--ranks=2", "--dp=2"}) {
     const Outcome outcome = with_devices(
-        2, small_gpt({option, "--device=cuda", "--sample=10", "--log-json=" + (dir / "device")}));
+        2, small_gpt({option, "--device=cuda", "--log-json=" + (dir / "device")}));
     ASSERT_EQ(outcome.code, 0) << option << outcome.err;
     EXPECT_THAT(outcome.out,
                 AllOf(HasSubstr("device = \"cuda\"\n"), HasSubstr("device: cuda, as requested\n")));

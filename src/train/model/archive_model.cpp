@@ -35,28 +35,16 @@ std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string
   return index_of("logits") < paths.size() ? index_of("logits") : 0;
 }
 
-at::Device example_device(const std::vector<c10::IValue>& example) {
-  for (const c10::IValue& value : example)
-    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
-  return at::kCPU;
-}
-
 // What a model and its splits share.
 struct Archive {
   ArchiveOptions options;
   std::shared_ptr<const graph::Pt2Archive> file;
 
   const graph::Graph& graph() const { return file->graph(); }
-  //! Loads tensors to the device of the example, where BalanceBy::MeasuredTime measures.
   pipe::Pipe pipe(const pipe::SplitSpec& spec, const std::vector<c10::IValue>& example = {}) const {
-    const pipe::TensorSource source =
-        [file = file, device = example_device(example)](const std::vector<graph::Slot>& slots) {
-          std::vector<at::Tensor> tensors = file->load(slots);
-          for (at::Tensor& tensor : tensors)
-            if (!device.is_cpu())
-              tensor = tensor.detach().to(device).set_requires_grad(tensor.requires_grad());
-          return tensors;
-        };
+    const pipe::TensorSource source = [file = file](const std::vector<graph::Slot>& slots) {
+      return file->load(slots);
+    };
     return {graph(), source, spec, {}, example};
   }
 };

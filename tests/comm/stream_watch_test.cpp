@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 namespace penstock::comm {
 namespace {
@@ -98,8 +99,7 @@ TEST_F(CommStreamWatch, OverdueOperationIsTimeoutOfTheNext) {
   streams.isend(tensor, 1).wait();
   ASSERT_TRUE(generation->failure.wait_for_report(std::chrono::minutes(1)));
   EXPECT_ERROR(streams.isend(tensor, 1), TimeoutError, "for rank 1: send of 8 B");
-  generation->aborter.wait(std::chrono::minutes(1));
-  EXPECT_TRUE(backend->aborted);
+  while (!backend->aborted) std::this_thread::yield();
 }
 
 TEST_F(CommStreamWatch, BrokenOperationIsFailureOfItsPeer) {

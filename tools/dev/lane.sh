@@ -33,5 +33,5 @@ lane() {
   say "running the fast tests on the CPU with the CUDA build"
   ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j "$jobs" -LE 'slow|case' --no-tests=error
   say "running the tests of NCCL on the fake CUDA runtime"
-  ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j 1 -R '^FakeCuda|/FakeCuda' --no-tests=error
+  ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j 1 -R '^Nccl|/Nccl' --no-tests=error
 }

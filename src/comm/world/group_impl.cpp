@@ -8,12 +8,13 @@
 
 namespace penstock::comm {
 
-void Route::close(const WorldGeneration& generation) {
+void Route::close(WorldGeneration& generation) {
   if (!backend) return;
   const bool failed = generation.failure.failed();
   if (transport->runs_on_stream()) {
     try {
       if (failed) {
+        generation.aborter.abort_all();  // the thread that reported the failure may not have done it yet
         generation.aborter.wait(std::chrono::seconds(10));
       } else {
         backend->shutdown();

@@ -19,7 +19,7 @@ struct Route {
   std::shared_ptr<Transport> transport;
 
   //! Closes the backend.
-  void close(const WorldGeneration& generation);
+  void close(WorldGeneration& generation);
 };
 
 struct Group::Impl {

@@ -122,8 +122,7 @@ bool Work::Impl::is_overdue() const {
   return Clock::now() - started >= generation->timeout;
 }
 
-std::string Work::Impl::late_text() const {
-  const auto waited = Clock::now() - started;
+std::string Work::Impl::late_text(Clock::duration waited) const {
   const double seconds = std::chrono::duration<double>(waited).count();
   return str_cat("rank ", generation->rank.value, " waited ", format_seconds(seconds), ", since ",
                  time_text(waited), ", for ", peer_text, ": ", record.op, " of ", format_bytes(record.bytes),
@@ -131,12 +130,13 @@ std::string Work::Impl::late_text() const {
 }
 
 void Work::Impl::report_late(const std::vector<int>& others) {
+  const auto waited = Clock::now() - started;
   // A rank in a collective cannot tell which rank is late; another rank that times out now may know.
   if (!peer) generation->failure.wait_for_report(kReportWait);
   generation->report_departed(others, record.op);
   if (generation->failure.failed()) return;
   generation->recorder.dump("time-out");
-  generation->failure.report({.rank = std::nullopt, .cause = late_text(), .late = true});
+  generation->failure.report({.rank = std::nullopt, .cause = late_text(waited), .late = true});
 }
 
 void Work::Impl::report_broken(const std::string& transport_message, const std::vector<int>& others) {
@@ -152,12 +152,13 @@ void Work::Impl::report_broken(const std::string& transport_message, const std::
 }
 
 void Work::Impl::raise(const std::string& transport_message, const std::vector<int>& others) {
-  if (!generation->failure.failed() && is_overdue()) {
+  const auto waited = Clock::now() - started;
+  if (!generation->failure.failed() && waited >= generation->timeout) {
     if (!peer) generation->failure.wait_for_report(kReportWait);
     generation->report_departed(others, record.op);
     if (!generation->failure.failed()) {
       generation->recorder.dump("time-out");
-      throw TimeoutError(late_text(), context(), kTimeoutHint);
+      throw TimeoutError(late_text(waited), context(), kTimeoutHint);
     }
   }
   report_broken(transport_message, others);

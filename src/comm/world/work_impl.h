@@ -66,7 +66,7 @@ struct Work::Impl {
  private:
   void wait_for_transport();
   [[noreturn]] void raise(const std::string& transport_message, const std::vector<int>& others);
-  std::string late_text() const;
+  std::string late_text(std::chrono::steady_clock::duration waited) const;
   ErrorContext context() const;
 
   std::atomic<bool> claimed_{false};

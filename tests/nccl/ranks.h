@@ -1,7 +1,7 @@
 // Ranks on devices of the fake CUDA runtime, over NCCL.
 #pragma once
 
-#include "fake_cuda/host_kernels.h"
+#include "nccl/host_kernels.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/world.h>

@@ -1,5 +1,5 @@
 // Failures over NCCL: every rank learns of them within the documented time, and the process survives.
-#include "fake_cuda/nccl_ranks.h"
+#include "nccl/ranks.h"
 #include "support/check.h"
 
 #include <penstock/base/error.h>
@@ -64,9 +64,9 @@ const RankFunction loop_ranks("nccl_loop", [] {
   }
 });
 
-class FakeCudaKilledRank : public testing::TestWithParam<bool> {};
+class NcclKilledRank : public testing::TestWithParam<bool> {};
 
-TEST_P(FakeCudaKilledRank, RaisesPeerFailedOnEveryOtherRank) {
+TEST_P(NcclKilledRank, RaisesPeerFailedOnEveryOtherRank) {
   constexpr int ranks = 3, victim = 1;
   std::vector<pid_t> pids;
   double killed_at = 0;
@@ -89,7 +89,7 @@ TEST_P(FakeCudaKilledRank, RaisesPeerFailedOnEveryOtherRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Silent, FakeCudaKilledRank, testing::Bool(), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Silent, NcclKilledRank, testing::Bool(), testing::PrintToStringParamName());
 
 const RankFunction late_ranks("nccl_late", [] {
   const bool is_late = std::string(std::getenv("RANK")) == "1";
@@ -113,7 +113,7 @@ const RankFunction late_ranks("nccl_late", [] {
   return 0;
 });
 
-TEST(FakeCudaLateRank, IsATimeout) {
+TEST(NcclLateRank, IsATimeout) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_late", 2);
   EXPECT_THAT(outcome.text(), HasSubstr("rank 0 waited "));
   EXPECT_EQ(outcome.result.ranks[0].code, 5) << outcome.text();
@@ -135,7 +135,7 @@ const RankFunction departing_ranks("nccl_departing", [] {
   return 0;
 });
 
-TEST(FakeCudaDepartedRank, IsNamed) {
+TEST(NcclDepartedRank, IsNamed) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_departing", 2);
   EXPECT_EQ(outcome.result.ranks[1].code, 0) << outcome.text();
   const auto found = reported(outcome.lines[0]);
@@ -165,7 +165,7 @@ const RankFunction rebuilding_ranks("nccl_rebuild", [] {
   return 0;
 });
 
-TEST(FakeCudaRebuild, ContinuesInNewWorldAndExitsCleanly) {
+TEST(NcclRebuild, ContinuesInNewWorldAndExitsCleanly) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_rebuild", 3);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
   EXPECT_THAT(outcome.text(), HasSubstr("the valve is stuck"));
@@ -196,7 +196,7 @@ const RankFunction absent_ranks("nccl_absent", [] {
   return 0;
 });
 
-TEST(FakeCudaConnect, EndsIfARankDoesNotCome) {
+TEST(NcclConnect, EndsIfARankDoesNotCome) {
   RanksOptions options;
   options.environment["PENSTOCK_TIMEOUT"] = "5";
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_absent", 2, options);

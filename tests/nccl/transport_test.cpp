@@ -1,6 +1,6 @@
 // The NCCL transport over libtorch's ProcessGroupNCCL, on a fake CUDA runtime and a fake NCCL.
 #include "comm/contract.h"
-#include "fake_cuda/nccl_ranks.h"
+#include "nccl/ranks.h"
 #include "support/check.h"
 
 #include <penstock/base/error.h>
@@ -26,15 +26,14 @@ const RankFunction contract_ranks("nccl_contract", [] {
   return 0;
 });
 
-class FakeCudaNcclContract : public testing::TestWithParam<int> {};
+class NcclContract : public testing::TestWithParam<int> {};
 
-TEST_P(FakeCudaNcclContract, PassesContractSuite) {
+TEST_P(NcclContract, PassesContractSuite) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_contract", GetParam());
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, FakeCudaNcclContract, testing::Values(2, 3, 4),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclContract, testing::Values(2, 3, 4), testing::PrintToStringParamName());
 
 // CPU tensors, objects and barriers go over Gloo, also in groups that are split.
 const RankFunction control_ranks("nccl_control", [] {
@@ -52,7 +51,7 @@ const RankFunction control_ranks("nccl_control", [] {
   return 0;
 });
 
-TEST(FakeCudaNccl, SendsCpuTensorsOverGloo) {
+TEST(NcclTransport, SendsCpuTensorsOverGloo) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_control", 4);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
@@ -82,7 +81,7 @@ const RankFunction overlap_ranks("nccl_overlap", [] {
   return 0;
 });
 
-TEST(FakeCudaNccl, PendingSendDoesNotDelayComputation) {
+TEST(NcclTransport, PendingSendDoesNotDelayComputation) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_overlap", 2);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
@@ -106,7 +105,7 @@ const RankFunction cross_ranks("nccl_cross", [] {
   return 0;
 });
 
-TEST(FakeCudaNccl, ReportsTransfersInWrongOrder) {
+TEST(NcclTransport, ReportsTransfersInWrongOrder) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_cross", 2);
   EXPECT_THAT(outcome.text(), testing::ContainsRegex("rank [01] waited .* for rank [01]: send of 32 B"));
   for (const auto& rank : outcome.result.ranks) EXPECT_EQ(rank.code, 5) << outcome.text();

@@ -1,11 +1,11 @@
-# Imported targets for libtorch 2.13 to 2.15. Link penstock::torch, which brings in penstock::torch_cpu and penstock::c10, and for a CUDA build
+# Imported targets for libtorch. Link penstock::torch, which brings in penstock::torch_cpu and penstock::c10, and for a CUDA build
 # penstock::torch_cuda and penstock::c10_cuda. Works with the `torch` directory of any wheel and with an unpacked libtorch.
 # Torch's own CMake package is not used: for a CUDA build it requires a CUDA toolkit, which Penstock does not need. The targets have their own
 # names, so a project can call find_package(Torch) as well. This file is also installed, for penstockConfig.cmake.
 
-# The supported versions of libtorch: from the first to the second minor version.
-set(PENSTOCK_TORCH_FIRST 2.13)
-set(PENSTOCK_TORCH_LAST 2.15)
+# The supported minor versions of libtorch.
+set(PENSTOCK_TORCH_VERSIONS 2.13)
+list(JOIN PENSTOCK_TORCH_VERSIONS ", " PENSTOCK_TORCH_VERSIONS_TEXT)
 
 # Sets `version` to the version of the libtorch in a directory, or to an empty string if there is none.
 function(penstock_torch_version directory version)
@@ -20,9 +20,11 @@ endfunction()
 
 # Sets `supported` to whether a version of libtorch is supported.
 function(penstock_torch_supported version supported)
-  set(${supported} FALSE PARENT_SCOPE)
-  if(version MATCHES "^([0-9]+\\.[0-9]+)\\." AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL PENSTOCK_TORCH_FIRST AND
-     CMAKE_MATCH_1 VERSION_LESS_EQUAL PENSTOCK_TORCH_LAST)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" minor "${version}")
+  list(FIND PENSTOCK_TORCH_VERSIONS "${minor}" position)
+  if(position LESS 0)
+    set(${supported} FALSE PARENT_SCOPE)
+  else()
     set(${supported} TRUE PARENT_SCOPE)
   endif()
 endfunction()
@@ -38,14 +40,14 @@ function(penstock_find_torch remembered directory problem)
   endif()
   if(named)
     get_filename_component(candidates "${named}" ABSOLUTE)
-    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch ${PENSTOCK_TORCH_FIRST} to ${PENSTOCK_TORCH_LAST}")
+    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch ${PENSTOCK_TORCH_VERSIONS_TEXT}")
   else()
     if(Torch_DIR)
       get_filename_component(candidates "${Torch_DIR}/../../.." ABSOLUTE)
     endif()
     string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
     list(APPEND candidates ${CMAKE_PREFIX_PATH} ${prefixes} ${remembered})
-    set(what "libtorch ${PENSTOCK_TORCH_FIRST} to ${PENSTOCK_TORCH_LAST} was not found")
+    set(what "libtorch ${PENSTOCK_TORCH_VERSIONS_TEXT} was not found")
     if(remembered)
       string(APPEND what ", neither in CMAKE_PREFIX_PATH nor in ${remembered}")
     endif()

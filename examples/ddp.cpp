@@ -53,10 +53,10 @@ torch::Tensor make_batch(int step) {
   return (start + stride * torch::arange(kLength + 1)).remainder(kTokens);
 }
 
-// The rows of this rank. All ranks generate the same batch. To read rows from a dataset, use libtorch's
-// `torch::data::samplers::DistributedRandomSampler(rows, world.size(), world.rank().value)`.
+// The rows of this rank, on its device. All ranks generate the same batch. To read rows from a dataset, use
+// libtorch's `torch::data::samplers::DistributedRandomSampler(rows, world.size(), world.rank().value)`.
 torch::Tensor share_of(const torch::Tensor& batch, const ps::World& world) {
-  return batch.tensor_split(world.size())[static_cast<std::size_t>(world.rank().value)];
+  return batch.tensor_split(world.size())[static_cast<std::size_t>(world.rank().value)].to(world.device());
 }
 
 torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets) {
@@ -67,7 +67,8 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& targets)
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  ps::World world = ps::init({.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
+  const torch::Device device(argc > 1 ? argv[1] : "cpu");
+  ps::World world = ps::init({.device = device});
   torch::nn::Sequential model = make_gpt();
   model->to(world.device());
   // Checks that all ranks have the same model and broadcasts the parameters of rank 0.
@@ -75,7 +76,7 @@ int main(int argc, char** argv) {
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(3e-3));
 
   for (int step = 1; step <= kSteps; ++step) {
-    const torch::Tensor rows = share_of(make_batch(step), world).to(world.device());
+    const torch::Tensor rows = share_of(make_batch(step), world);
     optimizer.zero_grad();
     torch::Tensor loss = loss_of(ddp.forward(rows.slice(1, 0, -1)), rows.slice(1, 1));
     loss.backward();  // averages gradients over the ranks while it runs

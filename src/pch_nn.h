@@ -1,4 +1,5 @@
-// The precompiled header of tests and examples that use torch::nn and the optimizers. Examples need no GoogleTest.
+// The precompiled header of tests and examples that use torch::nn and the optimizers. Examples need no
+// GoogleTest.
 #pragma once
 
 #include <torch/torch.h>

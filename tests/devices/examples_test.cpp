@@ -41,7 +41,7 @@ TEST_P(DevicesExamples, PrintsOutputOfCpu) {
 INSTANTIATE_TEST_SUITE_P(All, DevicesExamples,
                          testing::Values("ddp", "mlp_pipeline", "sharded", "tensor_parallel", "three_d",
                                          "train_exported"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& test) { return test.param; });
 
 }  // namespace
 }  // namespace penstock::test

@@ -47,8 +47,8 @@ TEST_F(DevicesTool, TrainsOnDevices) {
   const Outcome host = penstock(small_gpt({"--device=cpu", "--log-json=" + (dir / "host")}));
   ASSERT_EQ(host.code, 0) << host.err;
   for (const std::string option : {"--ranks=2", "--dp=2"}) {
-    const Outcome outcome = with_devices(
-        2, small_gpt({option, "--device=cuda", "--log-json=" + (dir / "device")}));
+    const Outcome outcome =
+        with_devices(2, small_gpt({option, "--device=cuda", "--log-json=" + (dir / "device")}));
     ASSERT_EQ(outcome.code, 0) << option << outcome.err;
     EXPECT_THAT(outcome.out,
                 AllOf(HasSubstr("device = \"cuda\"\n"), HasSubstr("device: cuda, as requested\n")));

@@ -17,11 +17,10 @@ fetch_cuda_torch() {
   touch "$root/site/.complete"
 }
 
-# lane cuda [VERSION]: everything that can be tested of the CUDA build without a GPU.
+# lane cuda: everything that can be tested of the CUDA build without a GPU.
 lane() {
   [ "${1:-}" = cuda ] || die "unknown lane '${1:-}'" "use cuda" 2
-  local version=${2:-$torch_version}
-  case "$version" in 2.13.0 | 2.14.0 | 2.15.0) ;; *) die "unknown version '$version'" "use 2.13.0, 2.14.0 or 2.15.0" 2 ;; esac
+  local version=$torch_version
   local root=$PWD/build/cuda-$version dir
   need_packages "${packages[@]}"
   fetch_cuda_torch "$version" "$root"

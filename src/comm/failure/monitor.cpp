@@ -262,8 +262,8 @@ void Monitor::check_heartbeat(const Neighbor& neighbor) {
   }
 }
 
-// A rank that leaves before its neighbors are connected cannot say goodbye to them, but the store knows that it
-// left.
+// A rank that leaves before its neighbors are connected cannot say goodbye to them, but the store knows that
+// it left.
 void Monitor::settle_suspicion() {
   if (!suspicion_ || Clock::now() - suspicion_->since <= kPatience) return;
   const Rank suspect = *suspicion_->failure.rank;

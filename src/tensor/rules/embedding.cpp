@@ -45,12 +45,22 @@ at::Tensor add_up_rows(const at::Tensor& grad, const Lookup& lookup) {
   const Interval range = lookup.rows();
   if (range.size == 0) return grad.new_zeros({0, grad.size(-1)});
   const at::Tensor indices = lookup.local_indices().reshape({-1});
-  const at::Tensor positions = within(indices, range).nonzero().squeeze(1);
+  const at::Tensor inside = within(indices, range);
+  const at::Tensor rows = grad.reshape({indices.numel(), grad.size(-1)});
   const std::int64_t padding = lookup.padding - range.start;
   const bool pads = lookup.padding >= 0 && padding >= 0 && padding < range.size;
-  return at::embedding_dense_backward(
-      grad.reshape({indices.numel(), grad.size(-1)}).index_select(0, positions),
-      indices.index_select(0, positions) - range.start, range.size, pads ? padding : -1, lookup.by_frequency);
+  const std::int64_t ignored = pads ? padding : -1;
+  if (!indices.is_cpu()) {
+    // Indices of other ranks go to an additional row. To select those of this rank, the host would have to
+    // wait.
+    const at::Tensor local = at::where(inside, indices - range.start, range.size);
+    return at::embedding_dense_backward(rows, local, range.size + 1, ignored, lookup.by_frequency)
+        .narrow(0, 0, range.size);
+  }
+  const at::Tensor positions = inside.nonzero().squeeze(1);
+  return at::embedding_dense_backward(rows.index_select(0, positions),
+                                      indices.index_select(0, positions) - range.start, range.size, ignored,
+                                      lookup.by_frequency);
 }
 
 struct AddUpBackward : Node {

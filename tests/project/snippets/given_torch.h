@@ -27,6 +27,7 @@ struct GptImpl : torch::nn::Module {
 TORCH_MODULE(Gpt);
 extern Gpt gpt;
 
+extern torch::Device device;
 extern ps::World world;
 extern torch::Tensor x, target, tokens, targets, rows;
 extern torch::nn::Sequential model;

@@ -103,7 +103,7 @@ Finding look_at_libtorch() {
   return {"libtorch", right ? CheckVerdict::Fine : CheckVerdict::Bad,
           str_cat(torch_version(), " in ", where,
                   " (built with " PENSTOCK_BUILT_WITH_TORCH
-                  "; penstock can be built with " PENSTOCK_TORCH_RANGE ")")};
+                  "; penstock can be built with " PENSTOCK_TORCH_VERSIONS ")")};
 }
 
 int usable_devices() {

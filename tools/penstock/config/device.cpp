@@ -81,22 +81,16 @@ int local_ranks(const comm::LaunchedRank& found) {
 }
 
 std::string resolve_backend(const std::string& requested, DeviceChoice device) {
-  std::string name = requested;
-  const bool cuda = device == DeviceChoice::Cuda;
-  if (comm::parse_backend(name) == comm::BackendKind::Auto) {
-    if (const char* const from_environment = std::getenv("PENSTOCK_BACKEND")) name = from_environment;
-  }
-  comm::BackendKind kind = comm::parse_backend(name);
-  if (kind == comm::BackendKind::Auto)
-    kind = cuda && backend_available(comm::BackendKind::Nccl) ? comm::BackendKind::Nccl
-                                                              : comm::BackendKind::Gloo;
+  comm::BackendKind kind = comm::parse_backend(requested);
+  if (const char* const name = std::getenv("PENSTOCK_BACKEND"); name && kind == comm::BackendKind::Auto)
+    kind = comm::parse_backend(name);
   if (!backend_available(kind))
-    throw UsageError("this libtorch does not support the backend " + name, {},
+    throw UsageError(str_cat("this libtorch does not support the backend ", to_string(kind)), {},
                      "use --backend gloo or --backend auto");
-  if (kind == comm::BackendKind::Nccl && !cuda)
-    throw UsageError("the backend nccl connects CUDA devices, but the ranks run on the CPU", {},
+  if (kind == comm::BackendKind::Nccl && device != DeviceChoice::Cuda)
+    throw UsageError("the backend nccl connects CUDA devices, but the ranks are on the CPU", {},
                      "use --device cuda, --backend gloo or --backend auto");
-  return std::string(to_string(kind));
+  return std::string(to_string(choose_backend(kind, device_of(device)).kind));
 }
 
 }  // namespace penstock::tool

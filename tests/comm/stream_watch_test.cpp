@@ -41,7 +41,10 @@ class StreamBackend : public c10d::Backend {
     return work;
   }
   void abort() override { aborted = true; }
-  void shutdown() override { closed = true; }
+  void shutdown() override {
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // shows a caller that does not wait for it
+    closed = true;
+  }
 
   c10::intrusive_ptr<StreamWork> work = c10::make_intrusive<StreamWork>();
   std::atomic<bool> aborted{false}, closed{false};
@@ -118,6 +121,19 @@ TEST_F(CommStreamWatch, FailureAbortsBackendAndEndsItsOperations) {
   generation->stream_watch.drain();
   generation->aborter.wait(std::chrono::minutes(1));
   EXPECT_TRUE(backend->aborted);
+}
+
+// The thread of the watch may hold the last reference to a group. If it still destroyed the group after
+// `drain`, the process could exit meanwhile.
+TEST_F(CommStreamWatch, DrainWaitsUntilGroupsAreReleased) {
+  {
+    const Group streams = group(std::chrono::minutes(5));
+    streams.isend(tensor, 1).wait();
+  }
+  EXPECT_FALSE(backend->closed);
+  backend->work->done = true;
+  generation->stream_watch.drain();
+  EXPECT_TRUE(backend->closed);
 }
 
 TEST_F(CommStreamWatch, GroupShutsDownWhenDestroyed) {

@@ -148,8 +148,10 @@ const RankFunction rebuilding_ranks("nccl_rebuild", [] {
   comm::World world = init_on_device();
   const int n = world.size();
   const at::Tensor tensor = at::ones({4}, world.device());
-  world.group().all_reduce(tensor);
   try {
+    world.group().barrier();  // all ranks have joined
+    // Does not wait for the other ranks: they may still be in it when rank 1 fails.
+    world.group().all_reduce(tensor);
     if (world.rank() == Rank(1)) world.fail("the valve is stuck");
     for (;;) {
       world.group().all_reduce(tensor);

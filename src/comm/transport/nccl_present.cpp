@@ -127,6 +127,8 @@ class NcclTransport : public Transport {
     setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 0);
     setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100", 0);
     setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 0);
+    // A warning that the transfers of a process group are serialized: that is what a pair needs.
+    setenv("TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING", "0", 0);
     choose_interface(address);
   }
 

@@ -52,7 +52,8 @@ void StreamWatch::add(const std::shared_ptr<Work::Impl>& work) {
 
 void StreamWatch::drain() {
   std::unique_lock lock(queue_->mutex);
-  queue_->changed.wait(lock, [this] { return queue_->pending.empty(); });
+  // While the thread checks, it may hold the last reference to a group whose operation has ended.
+  queue_->changed.wait(lock, [this] { return queue_->pending.empty() && !queue_->checking; });
 }
 
 bool StreamWatch::check(const Watched& watched) {

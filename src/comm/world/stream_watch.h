@@ -24,7 +24,8 @@ class StreamWatch {
 
   //! Watches an operation that was issued. Forgets operations that have ended, and with them their tensors.
   void add(const std::shared_ptr<Work::Impl>& work);
-  //! Waits until all operations have ended. Bounded by the timeout of the world.
+  //! Waits until all operations have ended and their groups are released. Bounded by the timeout of the
+  //! world; after a failure, operations end at once.
   void drain();
 
  private:

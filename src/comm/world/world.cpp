@@ -27,8 +27,8 @@ World::~World() {
       fail("left its world while an exception was being thrown");
     } else {
       impl_->generation->reaper.drain();
-      impl_->generation->stream_watch.drain();
     }
+    impl_->generation->stream_watch.drain();
     impl_->generation->publish = nullptr;  // groups may outlive the world
     impl_->generation->departed = nullptr;
     impl_->leave();
@@ -67,6 +67,7 @@ void World::fail(const std::string& cause) {
 }
 
 void World::rebuild() {
+  if (impl_->generation->failure.failed()) impl_->generation->stream_watch.drain();
   impl_->group.reset();
   ++impl_->generation_number;
   impl_->join();

@@ -2,6 +2,9 @@
 #include "support/lines.h"
 #include "support/program.h"
 
+#include <penstock/checkpoint/safetensors.h>
+
+#include <ATen/ops/allclose.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -19,8 +22,8 @@ Outcome with_devices(int count, std::vector<std::string> words) {
 }
 
 std::vector<std::string> small_gpt(std::vector<std::string> more) {
-  std::vector<std::string> words{"train",      "--steps=4",        "--batch=4", "--seq=16",  "--layers=2",
-                                 "--width=16", "--microbatches=2", "--heads=2", "--sample=0"};
+  std::vector<std::string> words{"train",      "--steps=4",        "--batch=4", "--seq=16",   "--layers=2",
+                                 "--width=16", "--microbatches=2", "--heads=2", "--sample=10"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -104,7 +107,11 @@ TEST_F(DevicesTool, EvaluatesOnDevices) {
         with_devices(2, with({ranks, "--device=cuda", "--output=" + (dir / "device.safetensors")}));
     ASSERT_EQ(outcome.code, 0) << ranks << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("device: cuda, as requested\n"));
-    EXPECT_EQ(slurp(dir / "device.safetensors").size(), slurp(dir / "host.safetensors").size());
+    const auto expected = checkpoint::load_safetensors(dir / "host.safetensors");
+    const auto outputs = checkpoint::load_safetensors(dir / "device.safetensors");
+    ASSERT_EQ(outputs.size(), expected.size());
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::allclose(outputs.at(name), tensor, 1e-4, 1e-5)) << name;
   }
 }
 

@@ -309,8 +309,9 @@ const RankFunction late_ranks("late", [] {
 TEST(CommTimeout, ReportsWaitingRankPeerAndOperation) {
   const RanksOutcome outcome = run_process_ranks("late", 2);
   ASSERT_FALSE(outcome.lines[0].empty()) << outcome.text();
-  EXPECT_THAT(outcome.lines[0][0],
-              ContainsRegex("rank 0 waited [1-9][0-9.]* s, since [0-9]+:[0-9]+:[0-9]+ UTC, for rank 1: recv"));
+  EXPECT_THAT(
+      outcome.lines[0][0],
+      ContainsRegex("rank 0 waited [1-9][0-9.]* s, since [0-9]+:[0-9]+:[0-9]+ UTC, for rank 1: recv"));
   EXPECT_THAT(outcome.lines[0][0], HasSubstr("for rank 1: recv of 256 B with tag 42 on group world"));
   ASSERT_TRUE(learned(outcome.lines[1]).has_value()) << outcome.text();
 }

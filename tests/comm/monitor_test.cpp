@@ -147,6 +147,24 @@ TEST_F(CommMonitor, ConnectionThatRankClosedAfterItLeftIsNoFailure) {
   EXPECT_EQ(cause(seconds(3)), "none");
 }
 
+TEST_F(CommMonitor, ReturnsFirstFailureThatWasPublished) {
+  start_monitor(seconds(60));
+  EXPECT_EQ(monitor_->publish({Rank(1), "was killed"}).cause, "was killed");
+  const Failure first = monitor_->publish({Rank(2), "came later"});
+  EXPECT_EQ(first.rank, Rank(1));
+  EXPECT_EQ(first.cause, "was killed");
+}
+
+// Rank 1 left early; rank 2 reported that and left, too.
+TEST(CommDepartedRank, IsTheOneThatWasReportedFirst) {
+  WorldGeneration generation(Rank(0), seconds(60));
+  generation.departed = [] { return std::vector<Rank>{Rank(2), Rank(1)}; };
+  generation.publish = [](const Failure&) { return Failure::of_departure(Rank(1), Rank(2), "all_reduce"); };
+  generation.report_departed({1, 2}, "all_reduce");
+  ASSERT_TRUE(generation.failure.failed());
+  EXPECT_EQ(generation.failure.failure()->rank, Rank(1));
+}
+
 TEST_F(CommMonitor, IsNotBlockedByPartialGreeting) {
   start_monitor(seconds(60));
   const Fd foreign = connect_and_send("pen");

@@ -96,10 +96,10 @@ Monitor::~Monitor() {
   thread_.join();
 }
 
-void Monitor::publish(const Failure& failure) {
+Failure Monitor::publish(const Failure& failure) {
   if (failure.rank == setup_.generation->rank) reported_own_failure_ = true;
-  setup_.store->compareSet(failed_key(setup_.attempt, setup_.generation_number), std::string(),
-                           failure.serialize());
+  const std::string key = failed_key(setup_.attempt, setup_.generation_number);
+  return Failure::parse(setup_.store->compareSet(key, std::string(), failure.serialize()));
 }
 
 void Monitor::run() {
@@ -267,7 +267,10 @@ void Monitor::check_heartbeat(const Neighbor& neighbor) {
 void Monitor::settle_suspicion() {
   if (!suspicion_ || Clock::now() - suspicion_->since <= kPatience) return;
   const Rank suspect = *suspicion_->failure.rank;
-  if (!setup_.store->check({left_key(prefix(), suspect)})) return publish(suspicion_->failure);
+  if (!setup_.store->check({left_key(prefix(), suspect)})) {
+    publish(suspicion_->failure);
+    return;
+  }
   for (Neighbor* neighbor : {&next_, &previous_})
     if (neighbor->rank == suspect) neighbor->said_goodbye = true;
   suspicion_.reset();

@@ -53,8 +53,8 @@ class Monitor {
   explicit Monitor(Setup setup);
   ~Monitor();  //!< says goodbye to its neighbors
 
-  //! Writes a failure into the store, unless it already contains one.
-  void publish(const Failure& failure);
+  //! Writes a failure into the store, unless it already contains one; returns the one in the store.
+  Failure publish(const Failure& failure);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -12,9 +12,10 @@ void WorldGeneration::report_departed(const std::vector<int>& members, const std
   try {
     for (const Rank left : departed()) {
       if (std::find(members.begin(), members.end(), left.value) == members.end()) continue;
+      // Another rank may have reported the departure of a rank and then left, too.
       const Failure found = Failure::of_departure(left, rank, op);
-      if (publish) publish(found);
-      failure.report(found);
+      const Failure first = publish ? publish(found) : found;
+      if (first.rank != rank) failure.report(first);  // else the monitor reports it
       return;
     }
   } catch (const std::exception& e) {  // the store is down; the caller reports the broken operation

@@ -30,8 +30,9 @@ struct WorldGeneration : std::enable_shared_from_this<WorldGeneration> {
   const Rank rank;
   const std::chrono::milliseconds timeout;
   FailureState failure;
-  //! Reports a failure to the other ranks; set during the lifetime of the world.
-  std::function<void(const Failure&)> publish;
+  //! Reports a failure to the other ranks, unless one is reported already, and returns the first one; set
+  //! during the lifetime of the world.
+  std::function<Failure(const Failure&)> publish;
   //! Returns the ranks that have left the world without a failure; set during the lifetime of the world.
   std::function<std::vector<Rank>()> departed;
   FlightRecorder recorder;

@@ -165,9 +165,7 @@ struct ProcessWorld : World::Impl {
                      "use a value of BackendKind");
   }
 
-  void publish(const Failure& failure) override {
-    if (monitor) monitor->publish(failure);
-  }
+  Failure publish(const Failure& failure) override { return monitor ? monitor->publish(failure) : failure; }
 
   std::vector<Rank> departed() override {
     std::vector<Rank> left;

@@ -99,7 +99,10 @@ struct ThreadWorld : World::Impl {
     transport = std::make_shared<ThreadTransport>(hub, generation_number);
     make_world_group();
   }
-  void publish(const Failure& failure) override { hub->publish(generation_number, failure); }
+  Failure publish(const Failure& failure) override {
+    hub->publish(generation_number, failure);
+    return failure;
+  }
   void leave() override {}
 };
 

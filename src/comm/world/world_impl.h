@@ -19,8 +19,8 @@ struct World::Impl {
 
   //! Joins the other ranks in the current generation: sets `generation`, `transport` and `group`.
   virtual void join() = 0;
-  //! Reports a failure to the other ranks.
-  virtual void publish(const Failure& failure) = 0;
+  //! Reports a failure to the other ranks, unless one is reported already; returns the first one.
+  virtual Failure publish(const Failure& failure) = 0;
   //! The ranks that have left the world without a failure.
   virtual std::vector<Rank> departed() { return {}; }
   //! Leaves the world; called once, when the World is destroyed.
@@ -40,7 +40,7 @@ struct World::Impl {
   void make_world_group() {
     std::vector<int> members;
     for (int member = 0; member < size; ++member) members.push_back(member);
-    generation->publish = [this](const Failure& failure) { publish(failure); };
+    generation->publish = [this](const Failure& failure) { return publish(failure); };
     generation->departed = [this] { return departed(); };
     group = Access::group(make_group("world", std::move(members), rank.value, transport, generation));
   }

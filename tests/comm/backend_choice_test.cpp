@@ -12,15 +12,15 @@
 namespace penstock::comm {
 namespace {
 
-TEST(CommBackendChoice, IsGlooForTheCpu) {
+TEST(CommBackendChoice, IsSharedMemoryForTheCpu) {
   const BackendChoice choice = choose_backend(BackendKind::Auto, c10::kCPU);
-  EXPECT_EQ(choice.kind, BackendKind::Gloo);
+  EXPECT_EQ(choice.kind, BackendKind::Shm);
   EXPECT_EQ(choice.reason, "the ranks are on the CPU");
 }
 
 TEST(CommBackendChoice, IsNcclForCudaIfBuiltIn) {
   const BackendChoice choice = choose_backend(BackendKind::Auto, c10::Device(c10::kCUDA, 0));
-  EXPECT_EQ(choice.kind, nccl_present() ? BackendKind::Nccl : BackendKind::Gloo);
+  EXPECT_EQ(choice.kind, nccl_present() ? BackendKind::Nccl : BackendKind::Shm);
   EXPECT_EQ(choice.reason,
             nccl_present() ? "the ranks are on CUDA devices" : "penstock was built without NCCL");
 }

@@ -1,14 +1,17 @@
 // Runs the contract on every transport: one test per case for thread ranks, and all cases in one world for
-// Gloo processes.
+// processes over Gloo and over shared memory.
 #include "comm/contract.h"
 
+#include "support/check.h"
 #include "support/process_ranks.h"
 
 #include <penstock/comm/thread_ranks.h>
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <iostream>
+#include <map>
 
 namespace penstock::test {
 namespace {
@@ -30,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CommThreadContract,
 
 const RankFunction contract_ranks("contract", [] {
   comm::World world = comm::init();
-  if (world.group().backend() != "gloo" && world.size() > 1) throw std::logic_error("this should be Gloo");
+  if (world.size() > 1) CHECK_SAME(world.group().backend(), std::string(std::getenv("PENSTOCK_BACKEND")));
   for (const ContractCase& contract : contract_cases()) {
     run(contract, world);
     world.group().barrier();
@@ -39,16 +42,31 @@ const RankFunction contract_ranks("contract", [] {
   return 0;
 });
 
-class CommGlooContract : public ::testing::TestWithParam<int> {};
+struct ProcessTransport {
+  const char* name;
+  std::map<std::string, std::string> environment;
+};
 
-TEST_P(CommGlooContract, PassesContractSuite) {
-  const RanksOutcome outcome = run_process_ranks("contract", GetParam());
+class CommProcessContract : public ::testing::TestWithParam<std::tuple<int, ProcessTransport>> {};
+
+TEST_P(CommProcessContract, PassesContractSuite) {
+  const auto& [ranks, transport] = GetParam();
+  const RanksOutcome outcome = run_process_ranks("contract", ranks, {.environment = transport.environment});
   ASSERT_TRUE(outcome.result.ok) << outcome.text();
   for (const auto& lines : outcome.lines) EXPECT_EQ(lines.size(), contract_cases().size()) << outcome.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CommGlooContract, ::testing::Values(1, 2, 3, 4),
-                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, CommProcessContract,
+    ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                       ::testing::Values(ProcessTransport{"Gloo", {{"PENSTOCK_BACKEND", "gloo"}}},
+                                         ProcessTransport{"Shm", {{"PENSTOCK_BACKEND", "shm"}}},
+                                         ProcessTransport{
+                                             "ShmCopied",
+                                             {{"PENSTOCK_BACKEND", "shm"}, {"PENSTOCK_SHM_DIRECT", "0"}}})),
+    [](const auto& test) {
+      return std::string(std::get<1>(test.param).name) + std::to_string(std::get<0>(test.param));
+    });
 
 }  // namespace
 }  // namespace penstock::test

@@ -48,7 +48,7 @@ TEST_F(DevicesRankDevice, IsCurrentDeviceOfRank) {
 
 TEST_F(DevicesRankDevice, ChoosesTransportByDevice) {
   const comm::BackendChoice choice = comm::choose_backend(comm::BackendKind::Auto, kCuda0);
-  EXPECT_EQ(choice.kind, comm::nccl_present() ? comm::BackendKind::Nccl : comm::BackendKind::Gloo);
+  EXPECT_EQ(choice.kind, comm::nccl_present() ? comm::BackendKind::Nccl : comm::BackendKind::Shm);
 }
 
 class DevicesThreadRanks : public SimulatedDeviceTest, public testing::WithParamInterface<ContractCase> {};

@@ -18,11 +18,12 @@
 
 namespace penstock::comm {
 
-//! The supported transports. `Auto` leaves the choice to PENSTOCK_BACKEND. If that is not set, it is NCCL for
-//! ranks on CUDA devices and Gloo for all others.
-enum class BackendKind { Auto, Gloo, Nccl };
+//! The supported transports. `Shm` is shared memory between the ranks of a host and Gloo between hosts.
+//! `Auto` leaves the choice to PENSTOCK_BACKEND. If that is not set, it is NCCL for ranks on CUDA devices and
+//! Shm for all others.
+enum class BackendKind { Auto, Gloo, Shm, Nccl };
 
-//! Parses `auto`, `gloo` or `nccl`, ignoring case. Throws UsageError for any other name.
+//! Parses `auto`, `gloo`, `shm` or `nccl`, ignoring case. Throws UsageError for any other name.
 BackendKind parse_backend(std::string_view name);
 std::string_view to_string(BackendKind kind);
 

@@ -12,8 +12,11 @@
 namespace penstock::comm {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, BackendKind>, 3> kBackends{
-    {{"auto", BackendKind::Auto}, {"gloo", BackendKind::Gloo}, {"nccl", BackendKind::Nccl}}};
+constexpr std::array<std::pair<std::string_view, BackendKind>, 4> kBackends{
+    {{"auto", BackendKind::Auto},
+     {"gloo", BackendKind::Gloo},
+     {"shm", BackendKind::Shm},
+     {"nccl", BackendKind::Nccl}}};
 
 }  // namespace
 
@@ -42,6 +45,7 @@ bool backend_available(BackendKind kind) {
   switch (kind) {
     case BackendKind::Auto:
     case BackendKind::Gloo:
+    case BackendKind::Shm:
       return true;
     case BackendKind::Nccl:
       return nccl_present();
@@ -54,14 +58,14 @@ std::optional<std::string> backend_version(BackendKind kind) {
 }
 
 BackendChoice choose_backend(BackendKind requested, c10::Device device) {
-  if (requested == BackendKind::Gloo) return {BackendKind::Gloo, "it was requested"};
+  if (requested == BackendKind::Gloo || requested == BackendKind::Shm) return {requested, "it was requested"};
   if (requested == BackendKind::Nccl) {
     if (device.is_cuda() || !nccl_present()) return {BackendKind::Nccl, "it was requested"};
     throw UsageError("the backend nccl needs ranks on CUDA devices, but the device is " + device.str(), {},
                      "set `device` to cuda, or `backend` to gloo");
   }
-  if (!device.is_cuda()) return {BackendKind::Gloo, "the ranks are on the CPU"};
-  if (!nccl_present()) return {BackendKind::Gloo, "penstock was built without NCCL"};
+  if (!device.is_cuda()) return {BackendKind::Shm, "the ranks are on the CPU"};
+  if (!nccl_present()) return {BackendKind::Shm, "penstock was built without NCCL"};
   return {BackendKind::Nccl, "the ranks are on CUDA devices"};
 }
 

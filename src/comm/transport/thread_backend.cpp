@@ -2,6 +2,7 @@
 #include "comm/transport/thread_backend.h"
 
 #include "base/text.h"
+#include "comm/transport/reduction.h"
 
 #include <penstock/base/error.h>
 
@@ -70,37 +71,6 @@ class ThreadWork : public c10d::Work {
 
 void copy_into(const at::Tensor& output, const ThreadMessage& message) {
   output.detach().copy_(message.on(output.device()));
-}
-
-void reduce_into(at::Tensor& sum, const at::Tensor& next, const c10d::ReduceOp& op) {
-  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
-    case c10d::ReduceOp::SUM:
-    case c10d::ReduceOp::AVG:
-      sum.add_(next);
-      return;
-    case c10d::ReduceOp::PRODUCT:
-      sum.mul_(next);
-      return;
-    case c10d::ReduceOp::MIN:
-      sum.copy_(at::minimum(sum, next));
-      return;
-    case c10d::ReduceOp::MAX:
-      sum.copy_(at::maximum(sum, next));
-      return;
-    case c10d::ReduceOp::BAND:
-      sum.bitwise_and_(next);
-      return;
-    case c10d::ReduceOp::BOR:
-      sum.bitwise_or_(next);
-      return;
-    case c10d::ReduceOp::BXOR:
-      sum.bitwise_xor_(next);
-      return;
-    case c10d::ReduceOp::PREMUL_SUM:
-    case c10d::ReduceOp::UNUSED:
-      break;
-  }
-  throw UsageError("thread ranks do not support this reduction");
 }
 
 // Reduces one tensor per rank, in rank order. `tensors` returns the tensor of a rank, on the device of the

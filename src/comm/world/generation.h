@@ -10,6 +10,7 @@
 
 #include <penstock/schedule/send_mode.h>
 
+#include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
@@ -56,6 +57,18 @@ class Transport {
   virtual schedule::SendMode send_mode() const = 0;
   //! Whether collectives complete a future (Gloo), so that a wait needs no blocking call.
   virtual bool collectives_have_futures() const = 0;
+  //! The future of a collective, or null if it has none.
+  virtual c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) const {
+    return collectives_have_futures() ? work.getFuture() : nullptr;
+  }
+  //! Whether a group of these world ranks reduces and scatters in one operation.
+  virtual bool scatters_reductions(const std::vector<int>& /*members*/) const {
+    return !collectives_have_futures();
+  }
+  //! Whether a send needs nobody to wait for it: the transport keeps its tensor until it completes.
+  virtual bool keeps_sends() const { return false; }
+  //! Waits until the kept sends are complete, or until a rank fails.
+  virtual void drain(WorldGeneration& /*generation*/) {}
   //! Whether a failed group can be destroyed without waiting for its peers.
   virtual bool can_close_after_failure() const { return false; }
   //! Whether the transport copies data to and from the tensors on its own thread (see arrival.h).

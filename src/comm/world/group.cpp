@@ -183,6 +183,7 @@ Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   const at::Tensor contiguous = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
   Work work = issue(impl_, Operation::point_to_point("send", contiguous, to, tag), [&](Issue& issued) {
     std::vector<at::Tensor> tensors{issued.staging.input(as_reals(contiguous))};
+    issued.kept = issued.route.transport->keeps_sends();
     return issued.backend.send(tensors, to, tag);
   });
   if (impl_->route_of(contiguous).transport->has_own_thread() && contiguous.nbytes() <= kSmall)
@@ -251,7 +252,7 @@ Work Group::ireduce_scatter_into(const at::Tensor& output, const at::Tensor& inp
   check_reduction(*impl_, input, op, "reduce_scatter");
   check_elements(*impl_, "reduce_scatter", input, output);
   const Transport& transport = *impl_->route_of(input).transport;
-  if (transport.collectives_have_futures())
+  if (!transport.scatters_reductions(impl_->members))
     return reduce_scatter_by_exchange(impl_, as_reals(output), as_reals(input), op);
   auto work = issue(impl_, Operation::collective("reduce_scatter", input), [&](Issue& issued) {
     at::Tensor to = issued.staging.output(as_reals(output).view({-1}));

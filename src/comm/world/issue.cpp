@@ -65,8 +65,8 @@ Work issue(const std::shared_ptr<Group::Impl>& group, const Operation& operation
   state->arrival = issued.arrival;
   if (issued.staging.has_outputs())
     state->after = [staging = std::move(issued.staging)] { staging.finish(); };
-  if (operation.is_collective && route.transport->collectives_have_futures())
-    state->future = state->work->getFuture();
+  if (operation.is_collective) state->future = route.transport->future_of(*state->work);
+  state->kept = issued.kept;
   state->on_stream = route.transport->runs_on_stream();
   if (state->on_stream) generation.stream_watch.add(state);
   return Access::work(state);

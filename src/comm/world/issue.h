@@ -35,6 +35,7 @@ struct Issue {
   c10d::Backend& backend;
   HostStaging staging;  //!< for tensors that the transport cannot access
   ArrivalMark arrival;
+  bool kept = false;  //!< the transport keeps the tensors until the operation ends
 };
 
 //! Issues one operation. `call` calls the backend and returns its work.

@@ -9,6 +9,7 @@
 #include "comm/rendezvous/job_secret.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/store_client.h"
+#include "comm/shm/shm_transport.h"
 #include "comm/transport/gloo_transport.h"
 #include "comm/transport/optional_backends.h"
 #include "comm/transport/thread_backend.h"
@@ -142,6 +143,7 @@ struct ProcessWorld : World::Impl {
       for (int member = 0; member < size; ++member) everyone.push_back(member);
       try {
         monitor = std::make_unique<Monitor>(std::move(setup));
+        if (options.backend == BackendKind::Shm) shm::announce_on_host(*store, prefix(), rank);
         await_members(*store, *generation, prefix() + "join", everyone, options.join_timeout);
       } catch (const c10::Error& e) {
         generation->failure.raise_for(e, {.rank = rank, .op = "join"});
@@ -154,10 +156,23 @@ struct ProcessWorld : World::Impl {
 
   std::shared_ptr<Transport> make_transport() {
     if (size == 1) return std::make_shared<SelfTransport>();
+    const auto make_gloo = [this] {
+      return make_gloo_transport(store, prefix(), address, options.join_timeout);
+    };
     switch (options.backend) {
       case BackendKind::Auto:  // chosen by init()
       case BackendKind::Gloo:
-        return make_gloo_transport(store, prefix(), address, options.join_timeout);
+        return make_gloo();
+      case BackendKind::Shm: {
+        shm::Host host = shm::connect_host(*store, *generation, prefix(), options.join_timeout);
+        if (!host.problem.empty())
+          Log(LogLevel::Warn) << "the ranks of this host use gloo instead of shared memory: " << host.problem;
+        if (!host.link) return make_gloo();
+        Log(LogLevel::Info) << "shared memory connects the " << host.index.size() << " ranks of this host; "
+                            << (host.direct ? "they read large tensors from each other's memory"
+                                            : "large tensors are copied through it");
+        return make_shm_transport(std::move(host), make_gloo());
+      }
       case BackendKind::Nccl:
         return make_nccl_transport(store, prefix(), address, options.device, options.join_timeout);
     }

@@ -235,6 +235,10 @@ std::shared_ptr<Work::Impl> Work::release() noexcept {
     if (state->after) state->run_to_end();
     return nullptr;
   }
+  if (state->kept && !state->after) {
+    state->generation->recorder.finish(state->record.number, false);
+    return nullptr;
+  }
   const bool finished = state->future ? state->future->completed() : state->work->isCompleted();
   if (!finished) return state;
   state->run_to_end();

@@ -27,6 +27,7 @@ struct Work::Impl {
   std::shared_ptr<const Group::Impl> group;  //!< keeps the backend alive while the operation runs
   ArrivalMark arrival;                       //!< for receives whose arrival is visible in memory
   std::function<void()> after;  //!< computes the final result from that of the transport (averages)
+  bool kept = false;            //!< needs nobody to wait for it: the transport keeps its tensors
   bool on_stream = false;       //!< runs on a stream: `wait` makes the current stream wait, not the host
   std::optional<c10::Stream> stream;  //!< of a device tensor: the current stream when it was issued
 

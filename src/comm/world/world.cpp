@@ -27,6 +27,7 @@ World::~World() {
       fail("left its world while an exception was being thrown");
     } else {
       impl_->generation->reaper.drain();
+      if (impl_->transport) impl_->transport->drain(*impl_->generation);
     }
     impl_->generation->stream_watch.drain();
     impl_->generation->publish = nullptr;  // groups may outlive the world

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -35,13 +36,32 @@ Finding look_at_processors() {
                   at::get_num_threads(), " threads")};
 }
 
+//! Whether ranks of one user may read each other's memory: the Yama security module can forbid it.
+bool memory_is_readable() {
+  int scope = 0;
+  std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
+  return scope == 0;
+}
+
 Finding look_at_shared_memory() {
+  constexpr const char* name = "shared memory";
   struct statvfs state {};
-  if (statvfs("/dev/shm", &state) != 0) return {"shared memory", CheckVerdict::Note, "there is no /dev/shm"};
+  if (statvfs("/dev/shm", &state) != 0)
+    return {name, CheckVerdict::Note, "there is no /dev/shm; the ranks of a host use gloo"};
   const std::uint64_t free = static_cast<std::uint64_t>(state.f_bavail) * state.f_frsize;
-  const bool writable = access("/dev/shm", W_OK) == 0;
-  return {"shared memory", writable ? CheckVerdict::Fine : CheckVerdict::Note,
-          format_bytes(free) + " free in /dev/shm" + (writable ? "" : ", not writable")};
+  const std::string space = format_bytes(free) + " free in /dev/shm";
+  if (access("/dev/shm", W_OK) != 0)
+    return {name, CheckVerdict::Note, space + ", not writable; the ranks of a host use gloo"};
+  constexpr std::uint64_t enough = 64U << 20U;  // for 64 ranks
+  if (free < enough)
+    return {name, CheckVerdict::Note,
+            space +
+                "; if that is too little for the ranks of a host, they use gloo (docker run --shm-size "
+                "enlarges it)"};
+  return {name, CheckVerdict::Fine,
+          space + (memory_is_readable() ? "; ranks read large tensors from each other's memory"
+                                        : "; large tensors are copied through it, because "
+                                          "kernel.yama.ptrace_scope forbids to read other processes")};
 }
 
 Finding look_at_clocks() {

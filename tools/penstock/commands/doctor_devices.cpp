@@ -72,7 +72,8 @@ Finding look_at_backends() {
     const comm::BackendKind requested =
         asked == nullptr ? comm::BackendKind::Auto : comm::parse_backend(asked);
     const comm::BackendChoice choice = choose_backend(requested, device);
-    const std::string names = comm::backend_available(comm::BackendKind::Nccl) ? "gloo, nccl" : "gloo";
+    const std::string names =
+        comm::backend_available(comm::BackendKind::Nccl) ? "gloo, shm, nccl" : "gloo, shm";
     const std::string reason = asked == nullptr ? choice.reason : str_cat("PENSTOCK_BACKEND is ", asked);
     return {"backends", CheckVerdict::Fine,
             str_cat(names, "; auto means ", to_string(choice.kind), ", because ", reason)};

@@ -20,9 +20,8 @@ inline constexpr const char* kDeviceHelp =
     "device of the ranks; auto: cuda if this machine has a CUDA device for each of its ranks, else cpu";
 
 inline constexpr const char* kBackendHelp =
-    "communication backend: gloo, nccl, or auto (PENSTOCK_BACKEND if set, else nccl for CUDA devices and "
-    "gloo "
-    "for CPUs)";
+    "communication backend: gloo, shm (shared memory within a host, gloo between hosts), nccl, or auto "
+    "(PENSTOCK_BACKEND if set, else nccl for CUDA devices and shm for CPUs)";
 
 //! A choice other than Auto, with its reason.
 struct ResolvedDevice {

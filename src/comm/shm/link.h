@@ -1,0 +1,54 @@
+// The connection of a rank to the other ranks of its host, for all threads of the rank: an Engine with a lock
+// and with waiting. A thread that waits first polls for a short time, which adapts to what polling has gained
+// recently, and then sleeps until a peer signals that something happened.
+#pragma once
+
+#include "comm/shm/engine.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace penstock::comm::shm {
+
+class Link {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Link(Engine::Setup setup);
+  //! Tells the peers that this rank has left.
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  RequestPtr send(const Key& to, const void* data, std::size_t bytes, const Engine::Owner& owner = {});
+  RequestPtr receive(const Key& from, Sink sink, const Engine::Owner& owner = {});
+  void start(std::unique_ptr<Operation> operation);
+
+  //! Whether the request has ended.
+  bool poll(const Request& request);
+  //! Waits until the request has ended, `stop` is true or the deadline has passed. Returns whether the
+  //! request has ended.
+  bool wait(const Request& request, Clock::time_point deadline, const std::atomic<bool>& stop);
+  //! Wakes waiting threads, so that they look at `stop`.
+  void wake();
+  //! Waits until every message was delivered, except those to ranks that have left. Returns whether it was.
+  bool flush(Clock::time_point deadline, const std::function<bool()>& stop);
+
+  int ranks() const { return engine_.ranks(); }
+
+ private:
+  bool wait_until(const std::function<bool()>& ended, Clock::time_point deadline,
+                  const std::function<bool()>& stop);
+  bool spin(const std::function<bool()>& ended);
+  void progress(std::unique_lock<std::mutex>& held);
+
+  std::mutex mutex_;
+  Engine engine_;
+  const std::chrono::nanoseconds max_spin_;
+  std::atomic<std::int64_t> spin_;  // nanoseconds
+};
+
+}  // namespace penstock::comm::shm

@@ -1,0 +1,42 @@
+// Reduces tensors with libtorch's operators, which are vectorized for every dtype.
+#include "comm/transport/reduction.h"
+
+#include <penstock/base/error.h>
+
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+
+namespace penstock::comm {
+
+void reduce_into(const at::Tensor& sum, const at::Tensor& next, const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+    case c10d::ReduceOp::AVG:
+      sum.add_(next);
+      return;
+    case c10d::ReduceOp::PRODUCT:
+      sum.mul_(next);
+      return;
+    case c10d::ReduceOp::MIN:
+      sum.copy_(at::minimum(sum, next));
+      return;
+    case c10d::ReduceOp::MAX:
+      sum.copy_(at::maximum(sum, next));
+      return;
+    case c10d::ReduceOp::BAND:
+      sum.bitwise_and_(next);
+      return;
+    case c10d::ReduceOp::BOR:
+      sum.bitwise_or_(next);
+      return;
+    case c10d::ReduceOp::BXOR:
+      sum.bitwise_xor_(next);
+      return;
+    case c10d::ReduceOp::PREMUL_SUM:
+    case c10d::ReduceOp::UNUSED:
+      break;
+  }
+  throw UsageError("this transport does not support this reduction");
+}
+
+}  // namespace penstock::comm

@@ -93,7 +93,7 @@ TEST(CommSmallSharedMemory, FallsBackToGlooAndSaysWhy) {
   EXPECT_THAT(small.out, AllOf(HasSubstr("over gloo"), Not(HasSubstr("over shm"))));
   EXPECT_THAT(small.out + small.err,
               AllOf(HasSubstr("the ranks of this host use gloo instead of shared memory"),
-                    HasSubstr("/dev/shm is too small"), HasSubstr("--shm-size")));
+                    HasSubstr("/dev/shm is too small"), HasSubstr("shm-size")));
   const Outcome bounded = run_with_shared_memory("2m", {"PENSTOCK_SHM_BYTES=100000"});
   EXPECT_THAT(bounded.out, HasSubstr("over shm")) << bounded.err;
   const Outcome wrong = run_with_shared_memory("16m", {"PENSTOCK_SHM_BYTES=lots"});

@@ -43,7 +43,7 @@ TEST(CommShmSegment, SerializesItsName) {
   EXPECT_EQ(parsed.bytes, 4096U);
   for (const char* const bad :
        {"", "1", "1,2", "1,2,3", "1,2,3,4,5", "1,2,3,x", "a,2,3,4", "1,2,3,4 ", "1;2,3,4"})
-    EXPECT_THROW(SegmentName::parse(bad), CommError) << bad;
+    EXPECT_ERROR(SegmentName::parse(bad), CommError, "not the name of a shared segment");
 }
 
 //! Attaches in a child process and returns its exit code.
@@ -147,14 +147,17 @@ TEST(CommShmRing, SaysWhenWriterWaitsForSpace) {
 }
 
 //! Links of `ranks` ranks in this process.
-std::vector<std::shared_ptr<Link>> connect(int ranks, bool direct, std::size_t capacity = kSmallRing) {
+std::vector<std::shared_ptr<Link>> connect(int ranks, bool direct,
+                                           Link::Progress progress = Link::Progress::InWaits) {
   std::vector<std::shared_ptr<Segment>> segments;
   for (int rank = 0; rank < ranks; ++rank)
-    segments.push_back(Segment::create(Engine::segment_bytes(static_cast<std::size_t>(ranks), capacity)));
+    segments.push_back(Segment::create(Engine::segment_bytes(static_cast<std::size_t>(ranks), kSmallRing)));
   std::vector<std::shared_ptr<Link>> links;
-  for (int rank = 0; rank < ranks; ++rank)
-    links.push_back(std::make_shared<Link>(
-        Engine::Setup{.rank = rank, .segments = segments, .ring_capacity = capacity, .direct = direct}));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Engine::Setup setup{
+        .rank = rank, .segments = segments, .ring_capacity = kSmallRing, .direct = direct};
+    links.push_back(std::make_shared<Link>(setup, progress));
+  }
   return links;
 }
 
@@ -287,6 +290,19 @@ TEST_P(CommShmLink, RandomMessagesMatchModel) {
     threads.emplace_back(run, rank, false);
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Rank 1 starts a collective and then does not wait for it.
+TEST_P(CommShmLink, MovesMessagesOnThreadOfWorldThatSpansHosts) {
+  const auto links = connect(2, GetParam(), Link::Progress::OnThread);
+  std::array<at::Tensor, 2> tensors{at::full({50'000}, 1), at::full({50'000}, 2)};
+  Channel first(links[0], 7, {0, 1}, 0), second(links[1], 7, {0, 1}, 1);
+  const RequestPtr waited = first.all_reduce(tensors[0], c10d::ReduceOp::SUM);
+  const RequestPtr other = second.all_reduce(tensors[1], c10d::ReduceOp::SUM);
+  EXPECT_TRUE(links[0]->wait(*waited, soon(), kNever));
+  EXPECT_TRUE(at::equal(tensors[0], at::full({50'000}, 3)));
+  while (!other->ended()) std::this_thread::yield();
+  EXPECT_TRUE(at::equal(tensors[1], at::full({50'000}, 3)));
 }
 
 class CommShmCollectives : public ::testing::TestWithParam<std::tuple<int, bool>> {

@@ -86,7 +86,7 @@ TEST_F(DevicesTool, RefusesMoreRanksThanDevices) {
 TEST_F(DevicesTool, DryRunShowsDevice) {
   const Outcome text = with_devices(2, small_gpt({"--ranks=2", "--device=cuda", "--dry-run"}));
   EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_THAT(text.out, HasSubstr("backend gloo, device cuda\n"));
+  EXPECT_THAT(text.out, HasSubstr("backend shm, device cuda\n"));
   const Outcome json = with_devices(2, small_gpt({"--ranks=2", "--device=cuda", "--dry-run", "--json"}));
   EXPECT_EQ(nlohmann::json::parse(json.out)["topology"]["device"], "cuda");
 }

@@ -336,6 +336,11 @@ bool Engine::progress() {
   return std::exchange(ended_any_, false);
 }
 
+void Engine::close() {
+  mailbox().closed.store(1);
+  for (int peer = 0; peer < ranks(); ++peer) signal(peer);
+}
+
 bool Engine::has_unsent() const {
   return std::any_of(peers_.begin(), peers_.end(),
                      [](const Peer& peer) { return !peer.outbox.empty() || !peer.unacknowledged.empty(); });

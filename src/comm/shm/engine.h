@@ -96,7 +96,7 @@ class Engine {
   //! Whether a message to a rank that has not left is not yet delivered.
   bool has_unsent() const;
   //! Tells the peers that the memory of this rank is no longer valid.
-  void close() { mailbox().closed.store(1); }
+  void close();
 
   Mailbox& mailbox() { return *mailboxes_[static_cast<std::size_t>(setup_.rank)]; }
   int ranks() const { return static_cast<int>(setup_.segments.size()); }

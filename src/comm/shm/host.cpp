@@ -129,7 +129,7 @@ void announce_on_host(c10d::Store& store, const std::string& prefix, Rank rank) 
   append(store, key_of(prefix, "ranks"), rank, "");
 }
 
-Host connect_host(c10d::Store& store, WorldGeneration& generation, const std::string& prefix,
+Host connect_host(c10d::Store& store, WorldGeneration& generation, const std::string& prefix, int world_size,
                   std::chrono::milliseconds limit) {
   Host host;
   for (const auto& [rank, _] : entries(store, key_of(prefix, "ranks")))
@@ -165,7 +165,9 @@ Host connect_host(c10d::Store& store, WorldGeneration& generation, const std::st
   }
   if (!host.problem.empty()) return host;
   host.direct = setup.direct;
-  host.link = std::make_shared<Link>(std::move(setup));
+  const bool spans_hosts = ranks < static_cast<std::size_t>(world_size);
+  host.link = std::make_shared<Link>(std::move(setup),
+                                     spans_hosts ? Link::Progress::OnThread : Link::Progress::InWaits);
   return host;
 }
 

@@ -29,7 +29,7 @@ void announce_on_host(c10d::Store& store, const std::string& prefix, Rank rank);
 
 //! Connects the ranks of this host. They agree: if one of them cannot map the memory of another, none uses
 //! shared memory, and `problem` says why.
-Host connect_host(c10d::Store& store, WorldGeneration& generation, const std::string& prefix,
+Host connect_host(c10d::Store& store, WorldGeneration& generation, const std::string& prefix, int world_size,
                   std::chrono::milliseconds limit);
 
 //! The capacity of a ring: PENSTOCK_SHM_BYTES, 32 MiB if unset, is divided among the pairs of ranks.

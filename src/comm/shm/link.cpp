@@ -53,11 +53,22 @@ std::chrono::nanoseconds max_spin(std::size_t ranks) {
 
 }  // namespace
 
-Link::Link(Engine::Setup setup)
-    : engine_(setup), max_spin_(max_spin(setup.segments.size())), spin_(max_spin_.count()) {}
+Link::Link(Engine::Setup setup, Progress progress)
+    : engine_(setup), max_spin_(max_spin(setup.segments.size())), spin_(max_spin_.count()) {
+  if (progress == Progress::OnThread) thread_ = std::thread([this] { run(); });
+}
 
 Link::~Link() {
+  if (thread_.joinable()) {
+    stop_ = true;
+    wake();
+    thread_.join();
+  }
   engine_.close();
+}
+
+void Link::run() {
+  while (!stop_) sleep_until([] { return false; }, Clock::now() + kMaxSleep, [this] { return stop_.load(); });
 }
 
 // Other threads may sleep although what they wait for has ended.
@@ -109,7 +120,11 @@ bool Link::spin(const std::function<bool()>& ended) {
 
 bool Link::wait_until(const std::function<bool()>& ended, Clock::time_point deadline,
                       const std::function<bool()>& stop) {
-  if (ended() || spin(ended)) return true;
+  return ended() || spin(ended) || sleep_until(ended, deadline, stop);
+}
+
+bool Link::sleep_until(const std::function<bool()>& ended, Clock::time_point deadline,
+                       const std::function<bool()>& stop) {
   Mailbox& mailbox = engine_.mailbox();
   const Sleeper sleeper(mailbox);
   for (;;) {

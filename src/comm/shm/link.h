@@ -1,6 +1,9 @@
 // The connection of a rank to the other ranks of its host, for all threads of the rank: an Engine with a lock
 // and with waiting. A thread that waits first polls for a short time, which adapts to what polling has gained
 // recently, and then sleeps until a peer signals that something happened.
+//
+// Messages move while a thread of the rank waits here. A rank that also waits elsewhere, for ranks of other
+// hosts, needs a thread that moves them meanwhile: otherwise ranks could wait for each other in a circle.
 #pragma once
 
 #include "comm/shm/engine.h"
@@ -10,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 namespace penstock::comm::shm {
 
@@ -17,7 +21,9 @@ class Link {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Link(Engine::Setup setup);
+  enum class Progress { InWaits, OnThread };
+
+  explicit Link(Engine::Setup setup, Progress progress = Progress::InWaits);
   //! Tells the peers that this rank has left.
   ~Link();
   Link(const Link&) = delete;
@@ -43,12 +49,17 @@ class Link {
   bool wait_until(const std::function<bool()>& ended, Clock::time_point deadline,
                   const std::function<bool()>& stop);
   bool spin(const std::function<bool()>& ended);
+  bool sleep_until(const std::function<bool()>& ended, Clock::time_point deadline,
+                   const std::function<bool()>& stop);
+  void run();
   void progress(std::unique_lock<std::mutex>& held);
 
   std::mutex mutex_;
   Engine engine_;
   const std::chrono::nanoseconds max_spin_;
   std::atomic<std::int64_t> spin_;  // nanoseconds
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
 };
 
 }  // namespace penstock::comm::shm

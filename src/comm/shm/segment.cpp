@@ -32,12 +32,13 @@ std::string free_space() {
 
 [[noreturn]] void fail_to_create(int error, std::size_t bytes) {
   const bool full = error == ENOSPC || error == ENOMEM;
-  throw CommError(full ? str_cat(kDirectory, " is too small: this rank needs ", format_bytes(bytes), ", and ",
-                                 free_space(), " is free")
-                       : str_cat("cannot create a file in ", kDirectory, ": ", std::strerror(error)),
-                  {},
-                  "enlarge /dev/shm (docker run --shm-size), set PENSTOCK_SHM_BYTES to a smaller size, or "
-                  "choose the backend gloo");
+  throw CommError(
+      full ? str_cat(kDirectory, " is too small: this rank needs ", format_bytes(bytes), ", and ",
+                     free_space(), " is free")
+           : str_cat("cannot create a file in ", kDirectory, ": ", std::strerror(error)),
+      {},
+      "enlarge /dev/shm (in a container: its option shm-size), set PENSTOCK_SHM_BYTES to a smaller size, or "
+      "choose the backend gloo");
 }
 
 // The segments that this process created. Thread ranks attach by sharing the mapping, so that the thread

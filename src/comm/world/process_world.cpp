@@ -19,6 +19,7 @@
 #include <penstock/comm/launched_rank.h>
 #include <penstock/comm/world.h>
 
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include <algorithm>
@@ -164,9 +165,9 @@ struct ProcessWorld : World::Impl {
       case BackendKind::Gloo:
         return make_gloo();
       case BackendKind::Shm: {
-        shm::Host host = shm::connect_host(*store, *generation, prefix(), options.join_timeout);
-        if (!host.problem.empty())
-          Log(LogLevel::Warn) << "the ranks of this host use gloo instead of shared memory: " << host.problem;
+        shm::Host host = shm::connect_host(*store, *generation, prefix(), size, options.join_timeout);
+        if (!host.problem.empty() && host.index.at(rank.value) == 0)  // once per host
+          TORCH_WARN("penstock: the ranks of this host use gloo instead of shared memory: ", host.problem);
         if (!host.link) return make_gloo();
         Log(LogLevel::Info) << "shared memory connects the " << host.index.size() << " ranks of this host; "
                             << (host.direct ? "they read large tensors from each other's memory"

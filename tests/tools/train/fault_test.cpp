@@ -23,10 +23,11 @@ std::size_t count_of(const std::string& part, const std::string& text) {
 }
 
 // Every kind of fault at every step on each of the two ranks: all faults of a step and rank in one run that
-// restarts after each.
+// restarts after each. Only Gloo has connections that can be cut.
 TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
   const TempDir dir;
-  const std::vector<std::string> kinds{"kill", "throw", "stop", "exit", "cut"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> kinds_of_backends{
+      {"shm", {"kill", "throw", "stop", "exit"}}, {"gloo", {"kill", "cut"}}};
   const std::vector<std::string> moments{"at=start",
                                          "at=setup",
                                          "step=3 action=<F1",
@@ -36,20 +37,23 @@ TEST(ToolTrainFaults, EveryKindAtEveryStepOnEachRankKeepsLosses) {
                                          "at=end"};
   std::vector<FaultCase> cases{{"", {}, dir / "fault_free"}};
   std::vector<int> counts{0};
-  for (const std::string& words : moments) {
-    for (const char* const rank : {"0", "1"}) {
-      std::string faults, moment = words;
-      int count = 0;
-      if (const auto stage = moment.find('<'); stage != std::string::npos) moment.replace(stage, 1, rank);
-      for (const std::string& kind : kinds) {
-        if (kind == "cut" && moment == "at=start") continue;  // there is no connection to break yet
-        faults += kind + " rank=" + rank + " " + moment + " attempt=" + std::to_string(count++) + "; ";
-      }
-      const std::string name = std::to_string(cases.size());
-      cases.push_back({faults, {"--max-restarts=" + std::to_string(count)}, dir / name});
-      counts.push_back(count);
+  const auto add = [&](std::string moment, const std::string& rank, const std::string& backend,
+                       const std::vector<std::string>& kinds) {
+    std::string faults;
+    int count = 0;
+    if (const auto stage = moment.find('<'); stage != std::string::npos) moment.replace(stage, 1, rank);
+    for (const std::string& kind : kinds) {
+      if (kind == "cut" && moment == "at=start") continue;  // there is no connection to break yet
+      faults += kind + " rank=" + rank + " " + moment + " attempt=" + std::to_string(count++) + "; ";
     }
-  }
+    const std::string name = std::to_string(cases.size());
+    cases.push_back(
+        {faults, {"--max-restarts=" + std::to_string(count), "--backend=" + backend}, dir / name});
+    counts.push_back(count);
+  };
+  for (const auto& [backend, kinds] : kinds_of_backends)
+    for (const std::string& moment : moments)
+      for (const char* const rank : {"0", "1"}) add(moment, rank, backend, kinds);
   const std::vector<FaultRun> runs = run_with_faults(cases, kAtOnce);
   const FaultRun& fault_free = runs.front();
   ASSERT_EQ(fault_free.outcome.code, 0) << fault_free.outcome.err;
@@ -102,6 +106,7 @@ TEST(ToolTrainFaults, AreReportedWithRankStepStageActionAndCause) {
   for (const auto& [fault, texts] : cases) {
     lines.push_back({fault, {}, dir / std::to_string(lines.size())});
     if (fault.starts_with("stall")) lines.back().words = {"--timeout=10"};
+    if (fault.starts_with("cut")) lines.back().words = {"--backend=gloo"};
   }
   const std::vector<FaultRun> runs = run_with_faults(lines, kAtOnce);
   for (std::size_t i = 1; i < runs.size(); ++i) {

@@ -82,13 +82,14 @@ std::vector<Listener> listeners_of(pid_t pid) {
   return found;
 }
 
-//! A running job of two ranks under the tool.
+//! A running job of two ranks under the tool. Over Gloo, the ranks listen on more ports.
 class BusyJob {
  public:
-  BusyJob()
-      : program_({PENSTOCK_TOOL, "run", "--ranks=2", "--grace=1", "--",
-                  fs::read_symlink("/proc/self/exe").string()},
-                 {"PENSTOCK_TEST_RANKS=busy", "STOP_FILE=" + (dir_ / "stop")}) {
+  explicit BusyJob(const std::string& backend = "gloo")
+      : program_(
+            {PENSTOCK_TOOL, "run", "--ranks=2", "--grace=1", "--",
+             fs::read_symlink("/proc/self/exe").string()},
+            {"PENSTOCK_TEST_RANKS=busy", "PENSTOCK_BACKEND=" + backend, "STOP_FILE=" + (dir_ / "stop")}) {
     while (!program_.ended() && count("works in ") < 2) std::this_thread::yield();
     processes_.push_back(program_.pid());
     std::istringstream lines(program_.out());
@@ -190,12 +191,18 @@ TEST(CommForeignConnections, OnEveryPortDoNotDisturbJob) {
 }
 
 TEST(CommForeignConnections, SingleHostJobListensOnlyOnLoopback) {
-  BusyJob job;
-  for (const pid_t pid : job.processes()) {
-    for (const Listener& listener : listeners_of(pid))
-      EXPECT_EQ(listener.address, "0100007F") << listener.port;
+  for (const auto& [backend, ports] : {std::pair("gloo", kPorts), std::pair("shm", kPorts - 2)}) {
+    BusyJob job(backend);
+    int found = 0;
+    for (const pid_t pid : job.processes()) {
+      for (const Listener& listener : listeners_of(pid)) {
+        ++found;
+        EXPECT_EQ(listener.address, "0100007F") << listener.port;
+      }
+    }
+    EXPECT_EQ(found, ports) << backend;
+    EXPECT_EQ(job.finish().code, 0);
   }
-  EXPECT_EQ(job.finish().code, 0);
 }
 
 // A store client that knows how the library names its keys and lists the existing ones.

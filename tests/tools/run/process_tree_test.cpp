@@ -201,7 +201,8 @@ TEST(ToolRunDescriptorLimit, ReachedByStoreEndsJob) {
   const Outcome outcome = run_program(
       {"bash", "-c",
        "ulimit -n 60; " PENSTOCK_TOOL
-       " train --pp 2 --dp 2 --steps 2 --layers 2 --width 16 --heads 2 --seq 8 --batch 8 --sample 0"});
+       " train --pp 2 --dp 2 --steps 2 --layers 2 --width 16 --heads 2 --seq 8 --batch 8 --sample 0 "
+       "--backend gloo"});
   EXPECT_EQ(outcome.code, 1) << outcome.out;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("too few file descriptors"), HasSubstr("ulimit -n")));
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(30));

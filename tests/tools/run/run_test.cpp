@@ -380,7 +380,7 @@ TEST(ToolDoctor, ReportsHealthyMachine) {
               AllOf(ContainsRegex("ok +libtorch +2\\.13"), ContainsRegex("ok +backends +gloo"),
                     ContainsRegex("machine +[0-9]+ cores"), ContainsRegex("shared memory +.*/dev/shm"),
                     ContainsRegex("clocks +steady clock ticks every"),
-                    ContainsRegex("ok +round trip +2 ranks over gloo: .* per message, .*/s")));
+                    ContainsRegex("ok +round trip +2 ranks over shm: .* per message, .*/s")));
   const ShellResult json = shell(std::string("timeout 100 ") + PENSTOCK_TOOL + " doctor --json");
   EXPECT_THAT(json.output, HasSubstr("\"ok\":true"));
 }

@@ -12,11 +12,10 @@
 namespace penstock::comm {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, BackendKind>, 4> kBackends{
-    {{"auto", BackendKind::Auto},
-     {"gloo", BackendKind::Gloo},
-     {"shm", BackendKind::Shm},
-     {"nccl", BackendKind::Nccl}}};
+constexpr std::array<std::pair<std::string_view, BackendKind>, 4> kBackends{{{"auto", BackendKind::Auto},
+                                                                             {"gloo", BackendKind::Gloo},
+                                                                             {"shm", BackendKind::Shm},
+                                                                             {"nccl", BackendKind::Nccl}}};
 
 }  // namespace
 

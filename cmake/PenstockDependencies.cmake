@@ -10,14 +10,17 @@ if(EMSCRIPTEN)
   include_directories(SYSTEM ${PROJECT_BINARY_DIR}/system)
 endif()
 
+include(PenstockTorch)
+list(GET PENSTOCK_TORCH_VERSIONS 0 PENSTOCK_TORCH_MINOR)  # of the libtorch that is used; in a build without it, the default
 if(PENSTOCK_TORCH_SIDE)
   set(PENSTOCK_TORCH "$ENV{PENSTOCK_TORCH}" CACHE PATH "Directory of the torch wheel or of libtorch")
-  include(PenstockTorch)
   penstock_find_torch("" PENSTOCK_TORCH_FOUND problem)
   if(problem)
     message(FATAL_ERROR "${problem} Or run ./dev build, which sets it. -DPENSTOCK_TORCH_SIDE=OFF builds only the torch-free half.")
   endif()
   penstock_import_torch("${PENSTOCK_TORCH_FOUND}")
+  penstock_torch_version("${PENSTOCK_TORCH_FOUND}" torch_version)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" PENSTOCK_TORCH_MINOR "${torch_version}")
   # The wheel contains Gloo but not its headers. They come from Debian's libgloo-dev; its library is not used.
   find_path(PENSTOCK_GLOO_INCLUDE gloo/context.h)
   if(NOT PENSTOCK_GLOO_INCLUDE)

@@ -46,7 +46,7 @@ set(CPACK_DEBIAN_TORCH_PACKAGE_DEPENDS "penstock (= ${version})")
 set(CPACK_DEBIAN_TORCH_DESCRIPTION "pipeline, tensor and data parallel training with libtorch
 The commands of penstock that need libtorch: train and evaluate exported
 models on several processes, inspect models and checkpoints, and start
-programs on several ranks. libtorch 2.13 is not part of this package: set
+programs on several ranks. libtorch ${PENSTOCK_TORCH_MINOR} is not part of this package: set
 PENSTOCK_TORCH to its directory, or make /usr/lib/penstock/torch a link to it.")
 
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libpenstock-dev)
@@ -55,7 +55,7 @@ set(CPACK_DEBIAN_DEV_PACKAGE_SUGGESTS "penstock-torch, cmake")
 set(CPACK_DEBIAN_DEV_DESCRIPTION "pipeline, tensor and data parallel training, C++ library
 Static libraries, headers and the CMake package of Penstock. The library of
 schedules (penstock::plan) needs only a C++20 compiler. The others
-(penstock::load, penstock::penstock) need libtorch 2.13, which is not part of
+(penstock::load, penstock::penstock) need libtorch ${PENSTOCK_TORCH_MINOR}, which is not part of
 this package.")
 
 # dpkg-shlibdeps computes the versions of libc6 and libstdc++6. It must find libtorch but adds no dependency for it.

@@ -3,9 +3,8 @@
 # Torch's own CMake package is not used: for a CUDA build it requires a CUDA toolkit, which Penstock does not need. The targets have their own
 # names, so a project can call find_package(Torch) as well. This file is also installed, for penstockConfig.cmake.
 
-# The supported minor versions of libtorch.
-set(PENSTOCK_TORCH_VERSIONS 2.13)
-list(JOIN PENSTOCK_TORCH_VERSIONS ", " PENSTOCK_TORCH_VERSIONS_TEXT)
+# The supported minor versions of libtorch. An installed Penstock supports only the one that it was built with.
+set(PENSTOCK_TORCH_VERSIONS 2.13 2.14 2.15)
 
 # Sets `version` to the version of the libtorch in a directory, or to an empty string if there is none.
 function(penstock_torch_version directory version)
@@ -34,20 +33,21 @@ endfunction()
 function(penstock_find_torch remembered directory problem)
   set(${directory} "" PARENT_SCOPE)
   set(${problem} "" PARENT_SCOPE)
+  list(JOIN PENSTOCK_TORCH_VERSIONS ", " versions)
   set(named "${PENSTOCK_TORCH}")
   if(NOT named)
     set(named "$ENV{PENSTOCK_TORCH}")
   endif()
   if(named)
     get_filename_component(candidates "${named}" ABSOLUTE)
-    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch ${PENSTOCK_TORCH_VERSIONS_TEXT}")
+    set(what "PENSTOCK_TORCH=${named} is not the directory of a libtorch ${versions}")
   else()
     if(Torch_DIR)
       get_filename_component(candidates "${Torch_DIR}/../../.." ABSOLUTE)
     endif()
     string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
     list(APPEND candidates ${CMAKE_PREFIX_PATH} ${prefixes} ${remembered})
-    set(what "libtorch ${PENSTOCK_TORCH_VERSIONS_TEXT} was not found")
+    set(what "libtorch ${versions} was not found")
     if(remembered)
       string(APPEND what ", neither in CMAKE_PREFIX_PATH nor in ${remembered}")
     endif()

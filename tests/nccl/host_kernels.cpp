@@ -162,8 +162,10 @@ void replace_kernels(torch::Library& library) {
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.getNamespace() != std::optional<std::string_view>("aten")) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA) ||
-        !op->hasKernelForDispatchKey(c10::DispatchKey::CPU))
+    if (!op || !op->hasSchema() || !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) continue;
+    // The second is that of operators on lists, which have one kernel for all other devices.
+    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))
       continue;
     constexpr std::size_t prefix = 6;  // `aten::`
     const std::string text =

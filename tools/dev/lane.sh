@@ -17,20 +17,33 @@ fetch_cuda_torch() {
   touch "$root/site/.complete"
 }
 
-# lane cuda: everything that can be tested of the CUDA build without a GPU.
+# lane cuda [VERSION] [MODULE…]: everything that can be tested of a CUDA build without a GPU. Modules are those of tests/; the default is all on
+# libtorch. The tests of NCCL always run.
 lane() {
   [ "${1:-}" = cuda ] || die "unknown lane '${1:-}'" "use cuda" 2
-  local version=$torch_version
-  local root=$PWD/build/cuda-$version dir
+  shift
+  local version=$torch_version modules=(value comm tensor checkpoint graph runtime parallel pipe models train tools)
+  case "${1:-}" in
+    2.13 | 2.14 | 2.15) version=$1.0; shift ;;
+    [0-9]*) die "unknown version '$1' of libtorch" "use 2.13, 2.14 or 2.15" 2 ;;
+  esac
+  [ $# -eq 0 ] || modules=("$@")
+  local root=$PWD/build/cuda-$version dir=build/cuda-$version/release module programs suites names status=0
   need_packages "${packages[@]}"
   fetch_cuda_torch "$version" "$root"
   export PENSTOCK_TORCH=$root/site/torch PENSTOCK_PYTHON=
-  dir=build/cuda-$version/release
   configure release "$dir" -DPENSTOCK_FAKE_CUDA=ON -DPENSTOCK_EXAMPLES=OFF -DPENSTOCK_BENCH=OFF
-  say "building $dir"
-  python3 tools/dev/build_progress.py -C "$dir" -j "$jobs" || die "the build failed"
-  say "running the fast tests on the CPU with the CUDA build"
-  ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j "$jobs" -LE 'slow|case' --no-tests=error
+  programs=$(IFS='|'; echo "${modules[*]}")
+  # Cases are registered by the names of their suites, which start with the module's: Comm…, Tool….
+  suites=; for module in "${modules[@]}"; do module=${module%s}; suites+="|${module^}"; done
+  mapfile -t names < <(ninja -C "$dir" -t targets all | sed -nE "/_slow_test:/d; s/^(($programs|nccl)_[a-z0-9_]*test): phony$/\1/p")
+  [ ${#names[@]} -gt 0 ] || die "there are no tests of ${modules[*]}" "use names of folders in tests/" 2
+  say "building library, tool and ${#names[@]} test programs in $dir"
+  python3 tools/dev/build_progress.py -C "$dir" -j "$jobs" penstock_tool penstock_torch_tool "${names[@]}" || die "the build failed"
+  say "running the fast tests on the CPU with the CUDA build of torch $version"
+  ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j "$jobs" -LE 'slow|case' -R "^($programs)_|^([A-Za-z]+/)?(${suites#|})" \
+    --no-tests=error || status=1
   say "running the tests of NCCL on the fake CUDA runtime"
-  ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j 1 -R '^Nccl|/Nccl' --no-tests=error
+  ctest --test-dir "$PWD/$dir" --output-on-failure --timeout 900 -j 1 -R '^Nccl|/Nccl' --no-tests=error || status=1
+  return "$status"
 }

@@ -160,7 +160,8 @@ TEST(ToolCli, DoesNotLoadLibtorch) {
 TEST(ToolCli, StartsTorchProgramNextToItself) {
   const Outcome outcome = test::penstock({"version", "--json"});
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out, StartsWith("{\"penstock\":\"" + version() + "\",\"libtorch\":\"2.13."));
+  EXPECT_THAT(outcome.out, StartsWith("{\"penstock\":\"" + version() +
+                                      "\",\"libtorch\":\"" PENSTOCK_BUILT_WITH_TORCH "."));
 }
 
 TEST(ToolCli, TrainStartsRanks) {
@@ -233,7 +234,8 @@ TEST_F(ToolLibtorch, IsSelectedByVariable) {
   const std::string libraries = dir_ / "torch/lib";
   EXPECT_EQ(version(dir_ / "torch").out, libraries + "\n");
   EXPECT_EQ(version(dir_ / "torch", "/some/where").out, libraries + ":/some/where\n");
-  write("torch/share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION \"2.13.1\")\n");
+  write("torch/share/cmake/Torch/TorchConfigVersion.cmake",
+        "set(PACKAGE_VERSION \"" PENSTOCK_BUILT_WITH_TORCH ".1\")\n");
   EXPECT_EQ(version(dir_ / "torch").out, libraries + "\n");
 }
 
@@ -245,7 +247,8 @@ TEST_F(ToolLibtorch, OfOtherVersionOrMissingIsAnError) {
   write("torch/share/cmake/Torch/TorchConfigVersion.cmake", "set(PACKAGE_VERSION \"2.12.1\")\n");
   const Outcome old = version(dir_ / "torch");
   EXPECT_EQ(old.code, 1);
-  EXPECT_THAT(old.err, HasSubstr("is libtorch 2.12.1, but penstock needs 2.13\nhint: set PENSTOCK_TORCH to"));
+  EXPECT_THAT(old.err, HasSubstr("is libtorch 2.12.1, but penstock needs " PENSTOCK_BUILT_WITH_TORCH
+                                 "\nhint: set PENSTOCK_TORCH to"));
 }
 
 TEST(ToolCli, TorchProgramDoesNotRunPlanCommands) {

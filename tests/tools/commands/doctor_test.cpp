@@ -21,7 +21,7 @@ TEST(ToolDoctor, TellsDevicesAndBackend) {
   const auto done = run_program({PENSTOCK_TOOL, "doctor"});
   EXPECT_THAT(done.out, AllOf(ContainsRegex("(ok|note) +driver "), ContainsRegex("(ok|note) +nccl "),
                               ContainsRegex("ok +devices "), ContainsRegex("backends +gloo.*; auto means "),
-                              HasSubstr("penstock can be built with 2.13)")));
+                              HasSubstr("penstock can be built with 2.13, 2.14, 2.15)")));
 }
 
 TEST(ToolDoctor, WritesReportWithoutSecrets) {

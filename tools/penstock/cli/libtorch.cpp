@@ -1,6 +1,7 @@
 // Looks for libtorch before the dynamic loader does, so that a missing one is an error with a hint and not a
 // message of the loader. PENSTOCK_TORCH_LIBRARIES is the directory in the RUNPATH of penstock-torch:
-// absolute, or relative to the program (PENSTOCK_PORTABLE).
+// absolute, or relative to the program (PENSTOCK_PORTABLE). PENSTOCK_BUILT_WITH_TORCH is the minor version of
+// libtorch that penstock-torch was built with. It does not run with another one.
 #include "cli/libtorch.h"
 
 #include "base/text.h"
@@ -45,8 +46,10 @@ std::string version_of(const fs::path& torch) {
 
 void check_version(const fs::path& torch, const std::string& hint) {
   const std::string version = version_of(torch);
-  if (version.empty() || version.starts_with("2.13.")) return;
-  throw Error(quote(torch.string(), 200) + " is libtorch " + version + ", but penstock needs 2.13", {}, hint);
+  if (version.empty() || version.starts_with(PENSTOCK_BUILT_WITH_TORCH ".")) return;
+  throw Error(quote(torch.string(), 200) + " is libtorch " + version +
+                  ", but penstock needs " PENSTOCK_BUILT_WITH_TORCH,
+              {}, hint);
 }
 
 void add_to_library_path(const std::string& libraries) {
@@ -64,8 +67,8 @@ bool loader_finds_libtorch() {
 
 void use_named(const fs::path& torch, const fs::path& built_in) {
   const std::string hint =
-      "set PENSTOCK_TORCH to the `torch` directory of a Python package with torch 2.13, or to an unpacked "
-      "libtorch 2.13";
+      "set PENSTOCK_TORCH to the `torch` directory of a Python package with torch " PENSTOCK_BUILT_WITH_TORCH
+      ", or to an unpacked libtorch " PENSTOCK_BUILT_WITH_TORCH;
   const fs::path libraries = torch / "lib";
   if (!has_libtorch(libraries)) {
     throw Error("PENSTOCK_TORCH is " + quote(torch.string(), 200) +
@@ -86,14 +89,14 @@ void expose_libtorch(const fs::path& directory, const std::string& command) {
     return;
   }
   const fs::path torch = built_in.parent_path();
-  const std::string hint =
-      "install it, for example with `pip install torch==2.13.0`, and set PENSTOCK_TORCH to its "
-      "directory, or link " +
-      torch.string() + " to it";
+  const std::string hint = "install it, for example with `pip install torch==" PENSTOCK_BUILT_WITH_TORCH
+                           ".0`, and set PENSTOCK_TORCH to its directory, or link " +
+                           torch.string() + " to it";
   if (has_libtorch(built_in)) {
     check_version(torch, hint);
   } else if (!loader_finds_libtorch()) {
-    throw Error("penstock " + command + " needs libtorch 2.13, which is not in " + quote(torch.string(), 200),
+    throw Error("penstock " + command + " needs libtorch " PENSTOCK_BUILT_WITH_TORCH ", which is not in " +
+                    quote(torch.string(), 200),
                 {}, hint);
   }
 }

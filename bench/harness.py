@@ -144,8 +144,11 @@ class Bench:
 
     def run(self, command, environment=None):
         """Runs a program and returns the JSON that it prints last."""
+        # The reference needs NumPy, which ./dev installs there.
+        modules = os.pathsep.join(filter(None, [str(ROOT / "build/python"), os.environ.get("PYTHONPATH")]))
+        fixed = {"OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": modules}
         got = subprocess.run(command, capture_output=True, text=True, cwd=ROOT,
-                             env=os.environ | {"OMP_NUM_THREADS": str(THREADS)} | (environment or {}))
+                             env=os.environ | fixed | (environment or {}))
         try:
             if got.returncode != 0:
                 raise ValueError(f"exit code {got.returncode}")

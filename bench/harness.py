@@ -1,7 +1,7 @@
 """Runs Penstock and the reference alternately, compares their figures with goals and reports the result.
 
 A benchmark is a folder with a `measure.py` whose `measure(bench)` calls `bench.alternate` to run programs and
-`bench.compare`, `bench.value` or `bench.growth` to add rows. Needs only the standard library."""
+`bench.compare`, `bench.value` or `bench.exponent` to add rows. Needs only the standard library."""
 import dataclasses
 import datetime
 import json
@@ -184,11 +184,13 @@ class Bench:
         """Adds a row of a figure that the reference does not have."""
         self.add(Row(self.name, case, unit, Spread.of(values), goal=goal))
 
-    def growth(self, title, x_label, y_label, series, goal=None):
-        """Adds a row per series, {name: points}, with the exponent of its growth, and a plot of all of them."""
+    def plot(self, title, x_label, y_label, series):
+        """Adds a plot of costs over sizes, {name: points}."""
         self.growths.append(Growth(title, x_label, y_label, series))
-        for name, points in series.items():
-            self.value(f"{title}: {name}" if name else title, [exponent(points)], "exponent", goal)
+
+    def exponent(self, case, points, goal=None):
+        """Adds a row with the exponent of a growth."""
+        self.value(case, [exponent(points)], "exponent", goal)
 
 
 # Reports.

@@ -20,11 +20,14 @@ def markdown(rows, about):
     return "\n".join(lines + ["", machine, f"the run, torch {about['torch']}, {about['threads']} thread per process."]) + "\n"
 
 
-def fill(page, rows, about):
+def fill(page, rows, about, plots=()):
     """Replaces the blocks of the benchmarks that were run."""
     def block(match):
         of_benchmark = [row for row in rows if row.benchmark == match[2]]
-        return match[0] if not of_benchmark else f"{match[1]}\n{markdown(of_benchmark, about)}\n{match[3]}"
+        if not of_benchmark:
+            return match[0]
+        shown = [f"![{plot[:-4]}](images/bench-{plot})\n" for plot in plots if plot.startswith((f"{match[2]}.", f"{match[2]}-"))]
+        return "\n".join([match[1], markdown(of_benchmark, about), *shown, match[3]])
     return BLOCK.sub(block, page)
 
 
@@ -37,6 +40,7 @@ def publish():
         return "the last run was quick: run the benchmarks without --quick", 1
     for plot in last["plots"]:
         shutil.copy(harness.OUTPUT / plot, IMAGES / f"bench-{plot}")
-    PAGE.write_text(fill(PAGE.read_text(), [harness.Row.from_json(row) for row in last["rows"]], last["machine"]))
+    rows = [harness.Row.from_json(row) for row in last["rows"]]
+    PAGE.write_text(fill(PAGE.read_text(), rows, last["machine"], last["plots"]))
     warning = "; the machine was loaded: run again on an idle one" if last["machine"]["loaded"] else ""
     return f"published {len(last['rows'])} rows and {len(last['plots'])} plots{warning}", 0

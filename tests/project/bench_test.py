@@ -58,7 +58,7 @@ class Goals(unittest.TestCase):
 
     def test_growth_above_limit_misses(self):
         bench = silent()
-        bench.growth("cost", "ranks", "us", {"": [[2, 2], [4, 4]]}, harness.at_most(0.5))
+        bench.exponent("cost", [[2, 2], [4, 4]], harness.at_most(0.5))
         self.assertEqual(harness.verdict(bench.rows)[1], 1)
 
 
@@ -94,7 +94,7 @@ class Reports(unittest.TestCase):
         import xml.dom.minidom
         bench = silent()
         bench.compare("a < b", [1], [3], "s", harness.at_least(10))
-        bench.growth("cost", "ranks", "us", {"x & y": [[2, 2], [64, 3]]})
+        bench.plot("cost", "ranks", "us", {"x & y": [[2, 2], [64, 3]]})
         for svg in (plots.ratios("sample", bench.rows), plots.growth(bench.growths[0])):
             xml.dom.minidom.parseString(svg)
 
@@ -103,12 +103,15 @@ class Reports(unittest.TestCase):
         bench.compare("a", [1], [3], "s", harness.at_least(10))
         about = {"commit": "c", "date": "2026-01-01T00:00Z", "cpu": "p", "cores": 2, "load": 0.1, "torch": "t", "threads": 1}
         page = "<!-- results: sample -->\nold\n<!-- end of results -->\n<!-- results: other -->\nkept\n<!-- end of results -->\n"
-        filled = publish.fill(page, bench.rows, about)
+        plots = ["sample.svg", "sample-x.svg", "other.svg"]
+        filled = publish.fill(page, bench.rows, about, plots)
         self.assertIn("| a | 1.00 [1.00, 1.00] s |", filled)
         self.assertIn(">= 10.0 (**missed**)", filled)
         self.assertNotIn("old", filled)
         self.assertIn("kept", filled)
-        self.assertEqual(publish.fill(filled, bench.rows, about), filled)
+        self.assertIn("![sample-x](images/bench-sample-x.svg)", filled)
+        self.assertNotIn("bench-other.svg", filled)
+        self.assertEqual(publish.fill(filled, bench.rows, about, plots), filled)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-// Measures how costs grow with the size of a job. Ranks are threads, and costs are CPU time of the process, so
-// that other programs and the number of cores matter little. Prints one JSON object: a list of [size, cost]
-// per series. Usage: growth_bench ranks|stages|microbatches|parameters|setup LARGEST
+// Measures how costs grow with the size of a job. Ranks are threads, and costs are CPU time of the process,
+// so that other programs and the number of cores matter little. Prints one JSON object: a list of [size,
+// cost] per series. Usage: growth_bench ranks|stages|microbatches|parameters|setup LARGEST
 #include "base/json.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/store_client.h"
 #include "comm/transport/gloo_transport.h"
-#include "counting_store.h"
+#include "support/counting_store.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/penstock.h>
@@ -67,8 +67,7 @@ PipelineCost pipeline_cost(int ranks, int per_rank, int microbatches) {
     for (int s = world.rank().value; s < num_stages; s += ranks)
       stages.emplace_back(Scale(), ps::StageId(s), num_stages, at::kCPU, world.group());
     ps::runtime::PipelineOptions options;
-    options.loss =
-        ps::runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
+    options.loss = ps::runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
     options.return_outputs = false;
     std::optional<ps::runtime::PipelineSchedule> pipeline;
     const double setup = measured(world.group(), [&] {
@@ -174,14 +173,13 @@ std::pair<double, double> store_traffic(
   const auto calls = std::make_shared<std::atomic<std::int64_t>>(0);
   std::vector<c10::intrusive_ptr<c10d::Store>> clients;
   for (int rank = 0; rank < ranks; ++rank)
-    clients.push_back(c10::make_intrusive<ps::bench::CountingStore>(server->clone(), calls));
+    clients.push_back(c10::make_intrusive<ps::test::CountingStore>(server->clone(), calls));
   const auto start = Clock::now();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] { join(rank, clients[static_cast<std::size_t>(rank)]); });
   for (std::thread& thread : threads) thread.join();
-  return {static_cast<double>(*calls),
-          std::chrono::duration<double>(Clock::now() - start).count()};
+  return {static_cast<double>(*calls), std::chrono::duration<double>(Clock::now() - start).count()};
 }
 
 Series setup(int largest) {

@@ -66,7 +66,8 @@ StageBytes bytes_of(const ps::bench::Work& work, const ps::runtime::PipelineStag
 }
 
 // The highest total of the activations in flight on a rank.
-double peak_activations(const ps::schedule::Program& program, int rank, const std::vector<StageBytes>& stages) {
+double peak_activations(const ps::schedule::Program& program, int rank,
+                        const std::vector<StageBytes>& stages) {
   double now = 0, most = 0;
   for (const ps::schedule::Action& action : program.of(ps::Rank(rank))) {
     if (!action.is_compute()) continue;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace penstock::bench {
+namespace penstock::test {
 
 class CountingStore final : public c10d::Store {
  public:
@@ -55,4 +55,4 @@ class CountingStore final : public c10d::Store {
   Counter calls_;
 };
 
-}  // namespace penstock::bench
+}  // namespace penstock::test

@@ -1,5 +1,6 @@
-// Measures the overhead of the runtime: a pipeline with one rank per process over Gloo, with nearly empty
-// stages or a small GPT. It starts its own ranks. reference.py measures the same with the reference.
+// Measures the overhead of the runtime: a pipeline with one rank per process, with nearly empty stages or a
+// small GPT. PENSTOCK_BACKEND selects the transport. It starts its own ranks. reference.py measures the same
+// with the reference.
 #include "base/json.h"
 #include "bound.h"
 #include "counting_allocator.h"
@@ -43,14 +44,14 @@ std::size_t parameter_bytes(const ps::runtime::PipelineStage& stage) {
   return bytes;
 }
 
-// Runs one microbatch on this stage without a pipeline. Measures the bytes kept between forward and backward,
-// and the peak.
-struct Alone {
-  std::size_t activations = 0;
-  std::size_t peak = 0;
+// The bytes of one stage: of a microbatch on it, without a pipeline, and of its parameters and gradients.
+struct StageBytes {
+  double activations = 0;  // kept between forward and backward
+  double peak = 0;         // during forward and backward
+  double fixed = 0;
 };
 
-Alone run_alone(const ps::bench::Work& work, const ps::runtime::PipelineStage& stage, int microbatches) {
+StageBytes bytes_of(const ps::bench::Work& work, const ps::runtime::PipelineStage& stage, int microbatches) {
   using Count = ps::bench::CountingAllocator;
   const std::size_t before = Count::now();
   Count::start();
@@ -60,7 +61,55 @@ Alone run_alone(const ps::bench::Work& work, const ps::runtime::PipelineStage& s
   if (stage.is_last()) output = work.loss(output, work.target.toTensor().chunk(microbatches)[0], {});
   const std::size_t kept = Count::now() - before;
   output.backward(stage.is_last() ? at::Tensor() : at::ones_like(output));
-  return {kept, Count::peak() - before};
+  return {static_cast<double>(kept), static_cast<double>(Count::peak() - before),
+          static_cast<double>(2 * parameter_bytes(stage))};
+}
+
+// The highest total of the activations in flight on a rank.
+double peak_activations(const ps::schedule::Program& program, int rank,
+                        const std::vector<StageBytes>& stages) {
+  double now = 0, most = 0;
+  for (const ps::schedule::Action& action : program.of(ps::Rank(rank))) {
+    if (!action.is_compute()) continue;
+    for_each_part(action, [&](const ps::schedule::Action& part) {
+      const double bytes = stages[part.stage().index()].activations;
+      if (part.kind() == ps::schedule::ActionKind::Forward) now += bytes;
+      most = std::max(most, now);
+      if (part.kind() == ps::schedule::ActionKind::Backward ||
+          part.kind() == ps::schedule::ActionKind::BackwardWeight)
+        now -= bytes;
+    });
+  }
+  return most;
+}
+
+// The peak of a step on this rank: in bytes, relative to what it keeps (parameters, gradients, batch,
+// activations in flight), relative to this plus the temporaries of one backward pass; and the second for a
+// dense forward and backward pass of one microbatch.
+struct Memory {
+  double peak = 0, over_kept = 0, over_needed = 0, alone_over_kept = 0;
+};
+
+Memory memory_of_step(ps::runtime::PipelineSchedule& pipeline, const std::vector<ps::bench::Work>& works,
+                      int rank, const std::vector<StageBytes>& stages) {
+  ps::bench::CountingAllocator::start();
+  pipeline.step(works.front().args, works.front().target);
+  Memory result{.peak = static_cast<double>(ps::bench::CountingAllocator::peak())};
+  double fixed = 0, temporaries = 0, alone_peak = 0, alone_kept = 0;
+  for (const ps::bench::Work& work : works)
+    fixed += static_cast<double>(work.args[0].toTensor().nbytes() + work.target.toTensor().nbytes());
+  for (const ps::runtime::PipelineStage& stage : pipeline.stages()) {
+    const StageBytes& bytes = stages[stage.index().index()];
+    fixed += bytes.fixed;
+    temporaries = std::max(temporaries, bytes.peak - bytes.activations);
+    alone_peak = std::max(alone_peak, bytes.peak);
+    alone_kept = std::max(alone_kept, bytes.activations);
+  }
+  const double kept = fixed + peak_activations(pipeline.program(), rank, stages);
+  result.over_kept = result.peak / kept;
+  result.over_needed = result.peak / (kept + temporaries);
+  result.alone_over_kept = (fixed + alone_peak) / (fixed + alone_kept);
+  return result;
 }
 
 // Time of this rank in a step, in microseconds per microbatch and kind of action; `wait` is the time spent
@@ -77,75 +126,88 @@ std::map<std::string, double> parts_of(const ps::schedule::Timeline& timeline, i
   return parts;
 }
 
-// Fastest and median step in seconds, and CPU time and context switches per step.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Steps {
+  std::vector<double> seconds, over_bound;
+  std::map<std::string, double> parts;  // of the last step
+  Usage used;                           // per step
+};
+
+Steps run_steps(ps::runtime::PipelineSchedule& pipeline, const ps::bench::Work& work,
+                const ps::comm::Group& group, int steps) {
+  Steps result;
+  Usage before;
+  for (int step = 0; step < steps + 2; ++step) {
+    if (step == 2) before = usage();
+    group.barrier();
+    const auto start = Clock::now();
+    const ps::runtime::StepResult got = pipeline.step(work.args, work.target);
+    group.barrier();
+    if (step < 2) continue;
+    result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    result.parts = parts_of(got.timeline, group.rank());
+    result.over_bound.push_back(result.seconds.back() /
+                                ps::bench::bound(pipeline.program(), group, got.timeline));
+  }
+  const Usage after = usage();
+  result.used = {(after.cpu - before.cpu) / steps, (after.switches - before.switches) / steps};
+  return result;
+}
+
+void add_per_rank(ps::JsonWriter& json, const char* name, const std::vector<at::Tensor>& ranks, int index) {
+  json.key(name).begin_array();
+  for (const at::Tensor& values : ranks) json.value(values[index].item<double>());
+  json.end_array();
+}
+
 int run_rank(const std::string& model, const std::string& schedule, int microbatches, int steps) {
   ps::bench::CountingAllocator::install();
   at::set_num_threads(1);
   torch::manual_seed(0);
   ps::comm::World world = ps::comm::init();
-  ps::bench::Work work =
-      model == "gpt" ? ps::bench::gpt(world.rank().value) : ps::bench::linear(world.rank().value);
-  const ps::runtime::PipelineStage stage(work.module, ps::StageId(world.rank().value), world.size(), at::kCPU,
-                                         world.group());
-  ps::runtime::PipelineOptions options;
-  options.loss = work.loss;
-  options.return_outputs = false;
-  ps::runtime::PipelineSchedule pipeline({stage}, schedule, microbatches, options);
-  std::vector<double> seconds;
-  std::vector<double> over_bound;
-  std::map<std::string, double> parts;
-  Usage before;
-  const auto in_flight = static_cast<double>(pipeline.program().peak_in_flight(stage.index()));
-  run_alone(work, stage, microbatches);  // allocates the gradients
-  const Alone alone = run_alone(work, stage, microbatches);
-  for (int step = 0; step < steps + 2; ++step) {
-    if (step == 2) before = usage();
-    world.group().barrier();
-    const auto start = Clock::now();
-    const ps::runtime::StepResult result = pipeline.step(work.args, work.target);
-    world.group().barrier();
-    if (step < 2) continue;
-    parts = parts_of(result.timeline, world.rank().value);
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    over_bound.push_back(seconds.back() /
-                         ps::bench::bound(pipeline.program(), world.group(), result.timeline));
+  const ps::schedule::ScheduleInfo& info = info_of(ps::schedule::parse_schedule_kind(schedule));
+  const int num_stages = world.size() * info.only_stages_per_rank.value_or(2);
+  const auto placement = ps::schedule::Placement::make(world.size(), num_stages, info.placement);
+  std::vector<ps::bench::Work> works;
+  std::vector<ps::runtime::PipelineStage> stages;
+  for (const ps::StageId stage : placement.stages_of(world.rank())) {
+    works.push_back(model == "gpt" ? ps::bench::gpt(stage.value, num_stages)
+                                   : ps::bench::linear(stage.value, num_stages));
+    stages.emplace_back(works.back().module, stage, num_stages, at::kCPU, world.group());
+    if (works.size() > 1) works.back().args = works[0].args, works.back().target = works[0].target;
   }
-  const Usage after = usage();
-  const auto median = [](std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  };
-  ps::bench::CountingAllocator::start();
-  pipeline.step(work.args, work.target);
-  const auto peak = static_cast<double>(ps::bench::CountingAllocator::peak());
-  const std::size_t batch = work.args[0].toTensor().nbytes() + work.target.toTensor().nbytes();
-  const auto fixed = static_cast<double>(2 * parameter_bytes(stage) + batch);
-  const double kept = fixed + in_flight * static_cast<double>(alone.activations);
-  const double needed =
-      fixed + (in_flight - 1) * static_cast<double>(alone.activations) + static_cast<double>(alone.peak);
-  // The same for the stage without a pipeline: forward and backward of one microbatch.
-  const double alone_over_kept =
-      (fixed + static_cast<double>(alone.peak)) / (fixed + static_cast<double>(alone.activations));
-  // Gather the memory of all ranks; rank 0 prints it.
-  const auto memory =
-      world.group().all_gather(at::tensor({peak / kept, peak / needed, alone_over_kept}, at::kDouble));
-  c10::Dict<std::string, double> mine;
-  for (const auto& [name, us] : parts) mine.insert(name, us);
-  const std::vector<c10::IValue> all_parts = world.group().all_gather_object(mine);
+  ps::runtime::PipelineOptions options;
+  options.loss = works.back().loss;
+  options.return_outputs = false;
+  ps::runtime::PipelineSchedule pipeline(stages, schedule, microbatches, options);
+  std::vector<StageBytes> bytes(static_cast<std::size_t>(num_stages));
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    bytes_of(works[i], stages[i], microbatches);  // allocates the gradients
+    bytes[stages[i].index().index()] = bytes_of(works[i], stages[i], microbatches);
+  }
+  works.resize(1);  // the stages of a rank share the batch
+  const Steps measured = run_steps(pipeline, works.front(), world.group(), steps);
+  const Memory mine = memory_of_step(pipeline, works, world.rank().value, bytes);
+  const auto memory = world.group().all_gather(
+      at::tensor({mine.peak, mine.over_kept, mine.over_needed, mine.alone_over_kept}, at::kDouble));
+  c10::Dict<std::string, double> parts;
+  for (const auto& [name, us] : measured.parts) parts.insert(name, us);
+  const std::vector<c10::IValue> all_parts = world.group().all_gather_object(parts);
   if (world.rank().value != 0) return 0;
   ps::JsonWriter json;
   json.begin_object().field("model", model).field("schedule", schedule).field("microbatches", microbatches);
-  json.field("best_s", *std::min_element(seconds.begin(), seconds.end())).field("median_s", median(seconds));
-  json.field("cpu_s", (after.cpu - before.cpu) / steps)
-      .field("switches", (after.switches - before.switches) / steps);
-  json.field("over_bound", median(over_bound));
-  json.key("memory_over_kept").begin_array();  // parameters, gradients, batch, activations in flight
-  for (const at::Tensor& ratios : memory) json.value(ratios[0].item<double>());
-  json.end_array().key("memory_over_needed").begin_array();  // plus the temporaries of a backward pass
-  for (const at::Tensor& ratios : memory) json.value(ratios[1].item<double>());
-  json.end_array().key("alone_over_kept").begin_array();  // a dense forward and backward of the stage
-  for (const at::Tensor& ratios : memory) json.value(ratios[2].item<double>());
-  json.end_array().key("us_per_microbatch").begin_array();  // per rank, in the last step
+  json.field("best_s", *std::min_element(measured.seconds.begin(), measured.seconds.end()));
+  json.field("median_s", median(measured.seconds)).field("cpu_s", measured.used.cpu);
+  json.field("switches", measured.used.switches).field("over_bound", median(measured.over_bound));
+  add_per_rank(json, "peak_bytes", memory, 0);
+  add_per_rank(json, "memory_over_kept", memory, 1);
+  add_per_rank(json, "memory_over_needed", memory, 2);
+  add_per_rank(json, "alone_over_kept", memory, 3);
+  json.key("us_per_microbatch").begin_array();  // per rank, in the last step
   for (const c10::IValue& rank : all_parts) {
     json.begin_object();
     for (const auto& item : rank.toGenericDict())

@@ -19,6 +19,8 @@ namespace {
 
 constexpr std::uint64_t kNoMemoryBound = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kMaxTransitions = 10'000'000;  //!< transitions per call, well under a second
+//! Longer chains have too many ranges to list, and their exact search over memory exceeds the limit above.
+constexpr int kMaxListedLayers = 2048;
 
 //! Prefix sums over the layers: time and bytes of a range of layers take two lookups.
 class Chain {
@@ -75,7 +77,7 @@ class BottleneckSearch {
     exhausted_ = false;
     if (!find_windows()) return kNoMemoryBound;
     std::vector<int> starts{0};
-    if (chunks_.empty()) {
+    if (chunks_.empty() || chain_.size() > kMaxListedLayers) {
       exhausted_ = true;
     } else {
       guess(starts);
@@ -83,6 +85,12 @@ class BottleneckSearch {
     if (exhausted_) by_stage();
     first_layer = first_layer_;
     return best_memory_;
+  }
+
+  //! Whether some partition is within the bound, whatever its memory.
+  bool feasible(double bound) {
+    bound_ = bound;
+    return find_windows();
   }
 
   bool exhausted() const { return exhausted_; }
@@ -223,17 +231,20 @@ class BottleneckSearch {
   //! programming over stages. Exact for one stage per rank.
   void by_stage() {
     const int count = num_stages(), layers = chain_.size();
-    const auto width = static_cast<std::size_t>(layers) + 1;
-    std::vector<std::uint64_t> memory(width * (static_cast<std::size_t>(count) + 1), kNoMemoryBound);
+    // Boundary s has an entry for each position in its window.
+    std::vector<std::size_t> begin{0};
+    for (int s = 0; s <= count; ++s)
+      begin.push_back(begin.back() + static_cast<std::size_t>(high(s) - low(s) + 1));
+    std::vector<std::uint64_t> memory(begin.back(), kNoMemoryBound);
     std::vector<int> parent(memory.size(), -1);
     const auto index = [&](int s, int at) {
-      return static_cast<std::size_t>(s) * width + static_cast<std::size_t>(at);
+      return begin[static_cast<std::size_t>(s)] + static_cast<std::size_t>(at - low(s));
     };
     memory[index(0, 0)] = 0;
     for (int s = 0; s < count; ++s) {
       for (int at = low(s); at <= high(s); ++at) {
         if (memory[index(s, at)] == kNoMemoryBound) continue;
-        for (int to = at + 1; to <= high(s + 1) && fits(at, to); ++to) {
+        for (int to = std::max(at + 1, low(s + 1)); to <= high(s + 1) && fits(at, to); ++to) {
           const std::uint64_t worst = std::max(memory[index(s, at)], chain_.memory(at, to, in_flight(s)));
           if (worst >= memory[index(s + 1, to)]) continue;
           memory[index(s + 1, to)] = worst;
@@ -298,6 +309,61 @@ std::vector<double> run_times(const Chain& chain) {
   return times;
 }
 
+//! The least of the times of all ranges that works: by binary search in their sorted list.
+template <class Works>
+std::optional<double> least_listed_bound(const Chain& chain, const Works& works) {
+  const std::vector<double> bounds = run_times(chain);
+  std::vector<int> first_layer;
+  std::size_t low = 0, high = bounds.size();  // bounds[high] works, bounds[low - 1] does not
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    if (works(bounds[middle], first_layer)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return high == bounds.size() ? std::nullopt : std::optional(bounds[high]);
+}
+
+//! The least time of a range above `bound`.
+double next_run_time(const Chain& chain, double bound) {
+  double next = std::numeric_limits<double>::infinity();
+  for (int from = 0, to = 1; from < chain.size(); ++from) {
+    to = std::max(to, from + 1);
+    while (to < chain.size() && chain.time(from, to) <= bound) ++to;
+    if (const double time = chain.time(from, to); time > bound) next = std::min(next, time);
+  }
+  return next;
+}
+
+//! The same without the list: bisects the values from the mean time of a stage on, and moves from one value
+//! to the next at the end.
+template <class Works>
+std::optional<double> least_bound_of_long_chain(const Chain& chain, BottleneckSearch& search,
+                                                std::size_t stages, std::uint64_t cap, const Works& works) {
+  const double total = chain.time(0, chain.size());
+  std::vector<int> first_layer;
+  const auto good = [&](double bound) {
+    return cap == kNoMemoryBound - 1 ? search.feasible(bound) : works(bound, first_layer);
+  };
+  double low = next_run_time(chain, total / static_cast<double>(stages) * (1 - 1e-9)), high = low;
+  for (double step = low / 8; !good(high); step *= 2) {  // doubles the distance until a bound works
+    if (high >= total) return std::nullopt;
+    low = next_run_time(chain, high);
+    high = std::min(total, std::max(low, high + step));
+  }
+  for (int round = 0; round < 64 && low < high; ++round) {
+    const double middle = low + (high - low) / 2;
+    if (good(middle)) {
+      high = middle;
+    } else {
+      low = next_run_time(chain, middle);
+    }
+  }
+  return high;
+}
+
 Partition finish(std::span<const Layer> layers, const Chain& chain, const PartitionOptions& options,
                  std::vector<int> first_layer, int ranks) {
   Partition result;
@@ -358,24 +424,19 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
   // With one stage per rank, the search stage by stage is exact, too.
   const std::set<Rank> used(options.rank_of_stage.begin(), options.rank_of_stage.end());
   const bool one_each = used.size() == stages;
-  const std::vector<double> bounds = run_times(chain);
   const std::uint64_t cap = options.memory_cap.value_or(kNoMemoryBound - 1);
-
-  std::vector<int> first_layer;
-  std::size_t low = 0, high = bounds.size();  // bounds[high] is feasible, bounds[low - 1] is not
   bool exact = true;
-  while (low < high) {
-    const std::size_t middle = low + (high - low) / 2;
-    const bool works = search.best(bounds[middle], first_layer) <= cap;
+  const auto works = [&](double bound, std::vector<int>& first_layer) {
+    const bool found = search.best(bound, first_layer) <= cap;
     exact &= one_each || !search.exhausted();
-    if (works) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  if (high == bounds.size()) return std::nullopt;
-  search.best(bounds[high], first_layer);
+    return found;
+  };
+  std::vector<int> first_layer;
+  const std::optional<double> bound = chain.size() > kMaxListedLayers
+                                          ? least_bound_of_long_chain(chain, search, stages, cap, works)
+                                          : least_listed_bound(chain, works);
+  if (!bound) return std::nullopt;
+  search.best(*bound, first_layer);
   Partition result = finish(layers, chain, options, std::move(first_layer), ranks);
   result.exact = exact;
   return result;

@@ -15,8 +15,9 @@ namespace {
 constexpr std::size_t kSearchBudget = 4'000'000;       //!< in actions, about a tenth of a second
 constexpr std::size_t kExhaustiveBudget = 10'000'000;  //!< the same, if it is enough to try every partition
 constexpr std::size_t kSimulatedActionCost =
-    6;                            //!< cost of an action in the simulator; 1 in the quick evaluation
-constexpr double kSlack = 1e-12;  //!< relative tolerance for comparing times
+    6;                                   //!< cost of an action in the simulator; 1 in the quick evaluation
+constexpr int kMaxSearchedStages = 512;  //!< above this, one round of moves exceeds the budget many times
+constexpr double kSlack = 1e-12;         //!< relative tolerance for comparing times
 
 //! The quality of a partition.
 struct Score {
@@ -308,6 +309,7 @@ class StepTimeSearch {
 PartitionResult search_partition(std::span<const Layer> layers, const schedule::Program& program,
                                  const Costs& links, std::optional<std::uint64_t> memory_cap,
                                  std::vector<int> start) {
+  if (program.num_stages() > kMaxSearchedStages) return {std::move(start), false};
   std::vector<std::vector<int>> starts{std::move(start)};
   const bool plain = is_plain(layers, program);
   if (!plain) {  // the quick evaluation still finds a good start

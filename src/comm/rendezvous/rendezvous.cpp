@@ -10,23 +10,35 @@
 
 namespace penstock::comm {
 
+// Every poll is one message, whatever the number of members. All ranks poll the same store, so they poll less
+// often if there are many: together at most 20,000 times per second.
+static std::chrono::milliseconds longest_pause(std::size_t members) {
+  return std::chrono::milliseconds(std::max<std::size_t>(50, members / 20));
+}
+
 void await_members(c10d::Store& store, WorldGeneration& generation, const std::string& key,
                    const std::vector<int>& members, std::chrono::milliseconds limit) {
   const auto key_of = [&key](int member) { return str_cat(key, "/here/", member); };
-  store.set(key_of(generation.rank.value), std::vector<std::uint8_t>{1});
+  const std::string complete = key + "/complete";
+  // Only the first announcement of a rank counts. The last rank to arrive tells the others.
+  if (store.add(key_of(generation.rank.value), 1) == 1 &&
+      store.add(key + "/arrived", 1) == static_cast<std::int64_t>(members.size()))
+    store.set(complete, std::vector<std::uint8_t>{1});
   const auto deadline = std::chrono::steady_clock::now() + limit;
   auto pause = std::chrono::milliseconds(1);
-  std::vector<int> missing = members;
-  while (true) {
-    std::erase_if(missing, [&](int member) { return store.check({key_of(member)}); });
-    if (missing.empty()) return;
+  while (!store.check({complete})) {
     generation.failure.throw_if_failed({.rank = generation.rank, .op = "join " + key});
-    if (std::chrono::steady_clock::now() > deadline) break;
+    if (std::chrono::steady_clock::now() > deadline) {
+      std::vector<int> missing = members;
+      std::erase_if(missing, [&](int member) { return store.check({key_of(member)}); });
+      if (missing.empty()) return;  // the last one arrived just now
+      throw TimeoutError(
+          "after " + format_seconds(limit) + " these ranks had not joined: " + join(missing, ", "),
+          {.rank = generation.rank, .op = "join"}, "check the output of those ranks");
+    }
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::milliseconds(50));
+    pause = std::min(pause * 2, longest_pause(members.size()));
   }
-  throw TimeoutError("after " + format_seconds(limit) + " these ranks had not joined: " + join(missing, ", "),
-                     {.rank = generation.rank, .op = "join"}, "check the output of those ranks");
 }
 
 void check_members_answer(c10d::Store& store, WorldGeneration& generation, const std::string& prefix,

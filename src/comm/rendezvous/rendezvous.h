@@ -12,7 +12,8 @@
 namespace penstock::comm {
 
 //! Announces this rank under `key` and waits until all `members` (world ranks) have done so. Throws
-//! TimeoutError that names the missing ranks after `limit`.
+//! TimeoutError that names the missing ranks after `limit`. The number of messages to the store does not
+//! depend on the number of members.
 void await_members(c10d::Store& store, WorldGeneration& generation, const std::string& key,
                    const std::vector<int>& members, std::chrono::milliseconds limit);
 

@@ -1,0 +1,37 @@
+"""The step of a pipeline on 2 processes: tiny layers (overhead per microbatch) and a GPT (step rate, bound, memory)."""
+from harness import at_least, at_most
+
+SINGLE = ("1F1B", "GPipe")
+SCHEDULES = SINGLE + ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+
+
+def overhead(bench, schedule):
+    work = ("linear", schedule, 256, 4 if bench.quick else 12)
+    ours = bench.program("runtime_bench", *work)
+    results = bench.alternate({"shm": (ours, {"PENSTOCK_BACKEND": "shm"}), "gloo": (ours, {"PENSTOCK_BACKEND": "gloo"}),
+                               "reference": bench.reference(*work)})
+    microseconds = lambda who: [1e6 * run["median_s"] / 256 for run in results[who]]
+    goal = at_least(10 if schedule in SINGLE else 5)
+    bench.compare(f"overhead per microbatch, {schedule}", microseconds("shm"), microseconds("reference"), "us", goal)
+    bench.compare(f"overhead per microbatch, {schedule}, over gloo", microseconds("gloo"), microseconds("reference"), "us")
+
+
+def gpt(bench, schedule):
+    work = ("gpt", schedule, 16, 2)
+    results = bench.alternate({"ours": bench.program("runtime_bench", *work), "reference": bench.reference(*work)})
+    seconds = lambda who: [1e3 * run["median_s"] for run in results[who]]
+    bench.compare(f"GPT step, {schedule}", seconds("ours"), seconds("reference"), "ms", at_least(1.1))
+    figures = lambda key: [run[key] for run in results["ours"]]
+    bench.value(f"GPT step / bound of the stage times, {schedule}", figures("over_bound"), "", at_most(1 / 0.97))
+    fullest = [max(ranks) for ranks in figures("memory_over_kept")]
+    bench.value(f"GPT peak memory / kept, {schedule}", fullest, "", at_most(1.05))
+    reference = bench.run(bench.reference("gpt", schedule, 16, 1, "memory"))["peak_bytes"]
+    bench.compare(f"GPT peak memory, {schedule}", [max(ranks) / 2**20 for ranks in figures("peak_bytes")],
+                  [max(reference) / 2**20] * len(fullest), "MiB", at_least(1))
+
+
+def measure(bench):
+    for schedule in SCHEDULES:
+        overhead(bench, schedule)
+    for schedule in SCHEDULES:
+        gpt(bench, schedule)

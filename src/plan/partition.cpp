@@ -245,7 +245,9 @@ class BottleneckSearch {
       for (int at = low(s); at <= high(s); ++at) {
         if (memory[index(s, at)] == kNoMemoryBound) continue;
         for (int to = std::max(at + 1, low(s + 1)); to <= high(s + 1) && fits(at, to); ++to) {
-          const std::uint64_t worst = std::max(memory[index(s, at)], chain_.memory(at, to, in_flight(s)));
+          const std::uint64_t needed = chain_.memory(at, to, in_flight(s));
+          if (options_.memory_cap && needed > *options_.memory_cap) break;  // more layers need more
+          const std::uint64_t worst = std::max(memory[index(s, at)], needed);
           if (worst >= memory[index(s + 1, to)]) continue;
           memory[index(s + 1, to)] = worst;
           parent[index(s + 1, to)] = at;
@@ -347,9 +349,9 @@ std::optional<double> least_bound_of_long_chain(const Chain& chain, BottleneckSe
   const auto good = [&](double bound) {
     return cap == kNoMemoryBound - 1 ? search.feasible(bound) : works(bound, first_layer);
   };
+  if (!good(total)) return std::nullopt;
   double low = next_run_time(chain, total / static_cast<double>(stages) * (1 - 1e-9)), high = low;
   for (double step = low / 8; !good(high); step *= 2) {  // doubles the distance until a bound works
-    if (high >= total) return std::nullopt;
     low = next_run_time(chain, high);
     high = std::min(total, std::max(low, high + step));
   }
@@ -437,6 +439,7 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
                                           : least_listed_bound(chain, works);
   if (!bound) return std::nullopt;
   search.best(*bound, first_layer);
+  if (chain.size() > kMaxListedLayers) exact = one_each;
   Partition result = finish(layers, chain, options, std::move(first_layer), ranks);
   result.exact = exact;
   return result;

@@ -2,6 +2,7 @@
 import json
 import re
 import shutil
+import textwrap
 
 import harness
 
@@ -16,8 +17,9 @@ def markdown(rows, about):
         case, ours, reference, ratio, goal, verdict = harness.cells(row)
         ratio = f"**{ratio}**" if ratio else ""
         lines.append(f"| {case} | {ours} | {reference} | {ratio} | {goal}{' (**missed**)' if verdict == 'MISSED' else ''} |")
-    machine = f"Commit {about['commit']}, {about['date'][:10]}: {about['cpu']}, {about['cores']} cores, load {about['load']} before"
-    return "\n".join(lines + ["", machine, f"the run, torch {about['torch']}, {about['threads']} thread per process."]) + "\n"
+    machine = (f"Commit {about['commit']}, {about['date'][:10]}: {about['cpu']}, {about['cores']} cores, load {about['load']} "
+               f"before the run, torch {about['torch']}, {about['threads']} thread per process.")
+    return "\n".join(lines + ["", textwrap.fill(machine, 100)]) + "\n"
 
 
 def fill(page, rows, about, plots=()):

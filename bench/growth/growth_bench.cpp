@@ -2,10 +2,10 @@
 // so that other programs and the number of cores matter little. Prints one JSON object: a list of [size,
 // cost] per series. Usage: growth_bench ranks|stages|microbatches|parameters|setup LARGEST
 #include "base/json.h"
+#include "comm/counting_store.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/store_client.h"
 #include "comm/transport/gloo_transport.h"
-#include "support/counting_store.h"
 
 #include <penstock/comm/thread_ranks.h>
 #include <penstock/penstock.h>

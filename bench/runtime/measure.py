@@ -35,3 +35,5 @@ def measure(bench):
         overhead(bench, schedule)
     for schedule in SCHEDULES:
         gpt(bench, schedule)
+    for what in ("messages", "autograd", "timeline", "overlap"):  # lower bounds, for context
+        bench.log(f"  floor, {what}: {bench.run(bench.program('floor_bench', what))}")

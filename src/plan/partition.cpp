@@ -3,6 +3,7 @@
 // fullest rank. The stages of a rank are not adjacent in the chain, so the state has one position per stage
 // ("chunk"); the search enumerates the boundaries between chunks.
 #include "base/text.h"
+#include "plan/layer_chain.h"
 #include "plan/partition_search.h"
 
 #include <penstock/base/error.h>
@@ -21,43 +22,6 @@ constexpr std::uint64_t kNoMemoryBound = std::numeric_limits<std::uint64_t>::max
 constexpr std::size_t kMaxTransitions = 10'000'000;  //!< transitions per call, well under a second
 //! Longer chains have too many ranges to list, and their exact search over memory exceeds the limit above.
 constexpr int kMaxListedLayers = 2048;
-
-//! Prefix sums over the layers: time and bytes of a range of layers take two lookups.
-class Chain {
- public:
-  explicit Chain(std::span<const Layer> layers) : time_{0}, resident_{0}, in_flight_{0} {
-    std::uint64_t previous_output = 0;
-    for (const auto& [name, costs] : layers) {
-      time_.push_back(time_.back() + costs.total_time());
-      resident_.push_back(resident_.back() + costs.resident_bytes());
-      in_flight_.push_back(in_flight_.back() + costs.activation_bytes + costs.weight_bytes);
-      input_.push_back(costs.input_bytes != 0 ? costs.input_bytes : previous_output);
-      previous_output = costs.output_bytes;
-      recompute_ = costs.recompute;
-    }
-  }
-
-  int size() const { return static_cast<int>(time_.size()) - 1; }
-  double time(int from, int to) const { return at(time_, to) - at(time_, from); }
-
-  //! With recomputation, microbatches in flight keep only their input; one of them has all activations.
-  std::uint64_t memory(int from, int to, int in_flight) const {
-    const std::uint64_t resident = at(resident_, to) - at(resident_, from);
-    const std::uint64_t full = at(in_flight_, to) - at(in_flight_, from);
-    const auto count = static_cast<std::uint64_t>(in_flight);
-    return recompute_ ? resident + at(input_, from) * count + full : resident + full * count;
-  }
-
- private:
-  template <class T>
-  static T at(const std::vector<T>& values, int i) {
-    return values[static_cast<std::size_t>(i)];
-  }
-
-  std::vector<double> time_;
-  std::vector<std::uint64_t> resident_, in_flight_, input_;
-  bool recompute_ = false;
-};
 
 //! One stage per rank: `first + r` on rank r, or `last - r` if the chunk is descending (second half of a V).
 struct Chunk {
@@ -245,7 +209,9 @@ class BottleneckSearch {
       for (int at = low(s); at <= high(s); ++at) {
         if (memory[index(s, at)] == kNoMemoryBound) continue;
         for (int to = std::max(at + 1, low(s + 1)); to <= high(s + 1) && fits(at, to); ++to) {
-          const std::uint64_t worst = std::max(memory[index(s, at)], chain_.memory(at, to, in_flight(s)));
+          const std::uint64_t needed = chain_.memory(at, to, in_flight(s));
+          if (options_.memory_cap && needed > *options_.memory_cap) break;  // more layers need more
+          const std::uint64_t worst = std::max(memory[index(s, at)], needed);
           if (worst >= memory[index(s + 1, to)]) continue;
           memory[index(s + 1, to)] = worst;
           parent[index(s + 1, to)] = at;
@@ -299,16 +265,6 @@ std::vector<Chunk> chunks_of(const std::vector<Rank>& rank_of_stage, int ranks, 
   return chunks;
 }
 
-std::vector<double> run_times(const Chain& chain) {
-  std::vector<double> times;
-  for (int from = 0; from < chain.size(); ++from) {
-    for (int to = from + 1; to <= chain.size(); ++to) times.push_back(chain.time(from, to));
-  }
-  std::sort(times.begin(), times.end());
-  times.erase(std::unique(times.begin(), times.end()), times.end());
-  return times;
-}
-
 //! The least of the times of all ranges that works: by binary search in their sorted list.
 template <class Works>
 std::optional<double> least_listed_bound(const Chain& chain, const Works& works) {
@@ -326,17 +282,6 @@ std::optional<double> least_listed_bound(const Chain& chain, const Works& works)
   return high == bounds.size() ? std::nullopt : std::optional(bounds[high]);
 }
 
-//! The least time of a range above `bound`.
-double next_run_time(const Chain& chain, double bound) {
-  double next = std::numeric_limits<double>::infinity();
-  for (int from = 0, to = 1; from < chain.size(); ++from) {
-    to = std::max(to, from + 1);
-    while (to < chain.size() && chain.time(from, to) <= bound) ++to;
-    if (const double time = chain.time(from, to); time > bound) next = std::min(next, time);
-  }
-  return next;
-}
-
 //! The same without the list: bisects the values from the mean time of a stage on, and moves from one value
 //! to the next at the end.
 template <class Works>
@@ -347,9 +292,9 @@ std::optional<double> least_bound_of_long_chain(const Chain& chain, BottleneckSe
   const auto good = [&](double bound) {
     return cap == kNoMemoryBound - 1 ? search.feasible(bound) : works(bound, first_layer);
   };
+  if (!good(total)) return std::nullopt;
   double low = next_run_time(chain, total / static_cast<double>(stages) * (1 - 1e-9)), high = low;
   for (double step = low / 8; !good(high); step *= 2) {  // doubles the distance until a bound works
-    if (high >= total) return std::nullopt;
     low = next_run_time(chain, high);
     high = std::min(total, std::max(low, high + step));
   }
@@ -437,6 +382,7 @@ std::optional<Partition> partition_layers(std::span<const Layer> layers, const P
                                           : least_listed_bound(chain, works);
   if (!bound) return std::nullopt;
   search.best(*bound, first_layer);
+  if (chain.size() > kMaxListedLayers) exact = one_each;
   Partition result = finish(layers, chain, options, std::move(first_layer), ranks);
   result.exact = exact;
   return result;

@@ -1,7 +1,7 @@
 // Joining a group: the traffic to the store, and ranks that do not come.
 #include "comm/rendezvous/rendezvous.h"
 
-#include "support/counting_store.h"
+#include "comm/counting_store.h"
 #include "support/error_message.h"
 
 #include <gtest/gtest.h>

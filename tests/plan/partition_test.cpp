@@ -166,6 +166,53 @@ TEST(PlanPartition, IsExactForOneStagePerRankOfAnyCount) {
   EXPECT_EQ(reversed->slowest, partition_layers(layers, {placement(3, 1, false), {}, {}})->slowest);
 }
 
+//! The least bound of the slowest stage, for integer times: greedy filling for each candidate.
+int least_bound(const std::vector<int>& times, int stages) {
+  const auto fits = [&](int bound) {
+    int used = 1, sum = 0;
+    for (const int time : times) {
+      if (time > bound) return false;
+      if (sum + time > bound) ++used, sum = 0;
+      sum += time;
+    }
+    return used <= stages;
+  };
+  int bound = 1;
+  while (!fits(bound)) ++bound;
+  return bound;
+}
+
+// Chains of more than 2,048 layers take another path: the times of all ranges are not listed.
+TEST(PlanPartition, MinimizesSlowestStageOfLongChains) {
+  std::mt19937 random(3);
+  for (const auto& [count, ranks, per_rank] : {std::tuple(2100, 7, 1), {2500, 600, 2}, {2500, 600, 4}}) {
+    std::vector<int> times;
+    std::vector<Layer> layers;
+    for (int i = 0; i < count; ++i) {
+      times.push_back(3 * (1 + static_cast<int>(random() % 9)));
+      layers.push_back({"",
+                        {.forward = times.back() / 3.0,
+                         .input = times.back() / 3.0,
+                         .weight = times.back() / 3.0,
+                         .activation_bytes = 1 + random() % 5}});
+    }
+    const auto found = partition_layers(layers, {placement(ranks, per_rank, false), {}, {}});
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->slowest, least_bound(times, ranks * per_rank)) << count;
+    EXPECT_EQ(found->exact, per_rank == 1);
+    // A cap that excludes this partition costs time; one below the mean leaves none.
+    const auto capped = partition_layers(layers, {placement(ranks, per_rank, false), {}, found->fullest - 1});
+    if (capped) {
+      EXPECT_LT(capped->fullest, found->fullest);
+      EXPECT_GE(capped->slowest, found->slowest);
+    }
+    std::uint64_t total = 0;
+    for (const Layer& layer : layers) total += layer.costs.activation_bytes;
+    const std::uint64_t mean = total / static_cast<std::uint64_t>(ranks);
+    EXPECT_FALSE(partition_layers(layers, {placement(ranks, per_rank, false), {}, mean - 1})) << count;
+  }
+}
+
 TEST(PlanPartition, IsExactForUpTo4StagesPerRank) {
   std::mt19937 random(3);
   const auto layers = random_layers(random, 12);

@@ -18,8 +18,6 @@
 namespace penstock::comm::shm {
 namespace {
 
-// Larger messages are read from the memory of the sender. docs/runtime-speed.md compares both ways.
-constexpr std::size_t kDirectBytes = 32U << 10U;
 // Parts of a large message through the ring, small enough to stay in the cache.
 constexpr std::size_t kPartBytes = 64U << 10U;
 // Parts in which a direct message is reduced.
@@ -95,7 +93,8 @@ void Engine::end(Request& request, Request::Status status, std::string why) {
 RequestPtr Engine::send(const Key& to, const void* data, std::size_t bytes, const Owner& owner) {
   auto request = std::make_shared<Request>();
   Peer& peer = at(to.peer);
-  const bool direct = setup_.direct && bytes > kDirectBytes;
+  // Copying is faster for a message that the ring holds as a whole (docs/runtime-speed.md).
+  const bool direct = setup_.direct && bytes > setup_.ring_capacity / 4;
   Outgoing message{.record = {.kind = direct ? RecordKind::Direct : RecordKind::Data,
                               .channel = to.channel,
                               .tag = to.tag,

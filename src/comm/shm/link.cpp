@@ -105,22 +105,31 @@ bool Link::poll(const Request& request) {
 }
 
 bool Link::spin(const std::function<bool()>& ended) {
-  const std::chrono::nanoseconds limit(spin_.load(std::memory_order_relaxed));
-  const auto until = Clock::now() + limit;
+  const auto until = Clock::now() + std::chrono::nanoseconds(spin_.load(std::memory_order_relaxed));
   bool found = false;
   do {
     if (std::unique_lock lock(mutex_, std::try_to_lock); lock) progress(lock);
     found = ended();
     for (int i = 0; i < 8 && !found; ++i) relax();
   } while (!found && Clock::now() < until);
-  const auto next = found ? limit * 2 : limit / 2;
-  spin_.store(std::clamp(next, kMinSpin, max_spin_).count(), std::memory_order_relaxed);
   return found;
+}
+
+// Polls longer after a wait that polling could have ended, and less after a longer one. A wait that slept
+// includes the time to wake up.
+void Link::adapt_spin(std::chrono::nanoseconds waited) {
+  const std::chrono::nanoseconds last(spin_.load(std::memory_order_relaxed));
+  const auto next = waited < 4 * max_spin_ ? last * 2 : last / 2;
+  spin_.store(std::clamp(next, kMinSpin, max_spin_).count(), std::memory_order_relaxed);
 }
 
 bool Link::wait_until(const std::function<bool()>& ended, Clock::time_point deadline,
                       const std::function<bool()>& stop) {
-  return ended() || spin(ended) || sleep_until(ended, deadline, stop);
+  if (ended()) return true;
+  const auto start = Clock::now();
+  const bool done = spin(ended) || sleep_until(ended, deadline, stop);
+  adapt_spin(Clock::now() - start);
+  return done;
 }
 
 bool Link::sleep_until(const std::function<bool()>& ended, Clock::time_point deadline,

@@ -49,6 +49,7 @@ class Link {
   bool wait_until(const std::function<bool()>& ended, Clock::time_point deadline,
                   const std::function<bool()>& stop);
   bool spin(const std::function<bool()>& ended);
+  void adapt_spin(std::chrono::nanoseconds waited);
   bool sleep_until(const std::function<bool()>& ended, Clock::time_point deadline,
                    const std::function<bool()>& stop);
   void run();

@@ -11,9 +11,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <fstream>
-#include <optional>
 #include <string_view>
 #include <thread>
 #include <vector>

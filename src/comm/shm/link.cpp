@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
 #include <thread>
 #include <utility>
 

@@ -72,13 +72,12 @@ bool is_shm_work(const c10d::Work& work) {
 
 ShmBackend::ShmBackend(Setup setup)
     : Backend(setup.rank, static_cast<int>(setup.index.size())), setup_(std::move(setup)) {
-  const bool on_one_host = std::all_of(setup_.index.begin(), setup_.index.end(),
-                                       [](const auto& index) { return index.has_value(); });
+  on_one_host_ = std::all_of(setup_.index.begin(), setup_.index.end(),
+                             [](const auto& index) { return index.has_value(); });
   std::vector<int> members;
   for (const auto& index : setup_.index) members.push_back(index.value_or(-1));
   channel_ = std::make_shared<shm::Channel>(setup_.link, setup_.channel, std::move(members), setup_.rank);
-  on_one_host_ = on_one_host;
-  if (!on_one_host) gloo();
+  if (!on_one_host_) gloo();
 }
 
 ShmBackend::~ShmBackend() {

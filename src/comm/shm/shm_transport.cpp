@@ -19,7 +19,8 @@ class ShmTransport : public Transport {
   bool collectives_have_futures() const override { return false; }  // see future_of
   bool host_memory_only() const override { return true; }
   bool can_close_after_failure() const override { return true; }
-  bool keeps_sends() const override { return host_.direct; }
+  //! Over Gloo, to another host, somebody must wait; through the ring, in parts, too.
+  bool keeps_send(const c10d::Work& work) const override { return host_.direct && is_shm_work(work); }
   bool scatters_reductions(const std::vector<int>& members) const override { return all_here(members); }
   c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) const override {
     return is_shm_work(work) ? nullptr : gloo_->future_of(work);

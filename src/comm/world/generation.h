@@ -66,7 +66,7 @@ class Transport {
     return !collectives_have_futures();
   }
   //! Whether a send needs nobody to wait for it: the transport keeps its tensor until it completes.
-  virtual bool keeps_sends() const { return false; }
+  virtual bool keeps_send(const c10d::Work& /*work*/) const { return false; }
   //! Waits until the kept sends are complete, or until a rank fails.
   virtual void drain(WorldGeneration& /*generation*/) {}
   //! Whether a failed group can be destroyed without waiting for its peers.

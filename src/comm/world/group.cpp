@@ -183,8 +183,9 @@ Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   const at::Tensor contiguous = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
   Work work = issue(impl_, Operation::point_to_point("send", contiguous, to, tag), [&](Issue& issued) {
     std::vector<at::Tensor> tensors{issued.staging.input(as_reals(contiguous))};
-    issued.kept = issued.route.transport->keeps_sends();
-    return issued.backend.send(tensors, to, tag);
+    auto sent = issued.backend.send(tensors, to, tag);
+    issued.kept = issued.route.transport->keeps_send(*sent);
+    return sent;
   });
   if (impl_->route_of(contiguous).transport->has_own_thread() && contiguous.nbytes() <= kSmall)
     yield_to_receiver();

@@ -66,6 +66,7 @@ TEST(BaseCrc32c, MatchesDefinitionForEveryLengthAndSplit) {
     for (std::size_t at = 0; at <= size; ++at) {
       const std::span all(bytes);
       EXPECT_EQ(crc32c(all.subspan(at), crc32c(all.first(at))), expected) << size << " split at " << at;
+      EXPECT_EQ(crc32c_by_table(all.subspan(at), crc32c_by_table(all.first(at))), expected);
     }
   }
 }

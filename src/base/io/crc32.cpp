@@ -1,7 +1,16 @@
-// Slicing-by-8: table k contains the checksums of each byte value followed by k zero bytes.
+// Slicing-by-8: table k contains the checksums of each byte value followed by k zero bytes. For CRC-32C, the
+// processor's instruction if it has one.
 #include "base/io/crc32.h"
 
 #include <array>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#endif
 
 namespace penstock {
 namespace {
@@ -42,6 +51,58 @@ std::uint32_t checksum(const Tables& tables, std::span<const std::uint8_t> bytes
   return ~crc;
 }
 
+#if defined(__x86_64__)
+
+bool has_instruction() {
+  return __builtin_cpu_supports("sse4.2") != 0;
+}
+
+__attribute__((target("sse4.2"))) std::uint32_t checksum_by_instruction(std::span<const std::uint8_t> bytes,
+                                                                        std::uint32_t before) {
+  std::uint64_t crc = ~before;
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    crc = _mm_crc32_u64(crc, word);
+  }
+  auto rest = static_cast<std::uint32_t>(crc);
+  for (; i < bytes.size(); ++i) rest = _mm_crc32_u8(rest, bytes[i]);
+  return ~rest;
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+bool has_instruction() {
+  constexpr unsigned long crc32_bit = 1UL << 7U;  // HWCAP_CRC32
+  return (getauxval(AT_HWCAP) & crc32_bit) != 0;
+}
+
+__attribute__((target("+crc"))) std::uint32_t checksum_by_instruction(std::span<const std::uint8_t> bytes,
+                                                                      std::uint32_t before) {
+  std::uint32_t crc = ~before;
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    crc = __crc32cd(crc, word);
+  }
+  for (; i < bytes.size(); ++i) crc = __crc32cb(crc, bytes[i]);
+  return ~crc;
+}
+
+#else
+
+bool has_instruction() {
+  return false;
+}
+
+std::uint32_t checksum_by_instruction(std::span<const std::uint8_t> bytes, std::uint32_t before) {
+  return checksum(kCastagnoliTables, bytes, before);
+}
+
+#endif
+
 }  // namespace
 
 std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
@@ -49,6 +110,11 @@ std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
 }
 
 std::uint32_t crc32c(std::span<const std::uint8_t> bytes, std::uint32_t before) {
+  static const bool fast = has_instruction();
+  return fast ? checksum_by_instruction(bytes, before) : crc32c_by_table(bytes, before);
+}
+
+std::uint32_t crc32c_by_table(std::span<const std::uint8_t> bytes, std::uint32_t before) {
   return checksum(kCastagnoliTables, bytes, before);
 }
 

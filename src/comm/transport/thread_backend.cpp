@@ -20,6 +20,7 @@ class ThreadWork : public c10d::Work {
   ThreadWork(int rank, c10d::OpType op, std::shared_ptr<ThreadExchange> exchange, std::function<bool()> ready,
              std::function<void()> finish)
       : c10d::Work(rank, op),
+        member_(rank),
         exchange_(std::move(exchange)),
         ready_(std::move(ready)),
         finish_(std::move(finish)) {}
@@ -32,9 +33,10 @@ class ThreadWork : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override {
     std::unique_lock lock(exchange_->mutex);
     const auto over = [this] { return settle() || aborted_; };
+    std::condition_variable& changed = exchange_->changed[member_];
     if (timeout == kNoTimeout) {
-      exchange_->changed.wait(lock, over);
-    } else if (!exchange_->changed.wait_for(lock, timeout, over)) {
+      changed.wait(lock, over);
+    } else if (!changed.wait_for(lock, timeout, over)) {
       throw CommError("timed out");
     }
     if (done_ && error_) std::rethrow_exception(error_);
@@ -42,11 +44,9 @@ class ThreadWork : public c10d::Work {
   }
 
   void abort() override {
-    {
-      const std::lock_guard lock(exchange_->mutex);
-      aborted_ = true;
-    }
-    exchange_->changed.notify_all();
+    const std::lock_guard lock(exchange_->mutex);
+    aborted_ = true;
+    exchange_->changed[member_].notify_all();
   }
 
  private:
@@ -61,6 +61,7 @@ class ThreadWork : public c10d::Work {
     return true;
   }
 
+  int member_;
   std::shared_ptr<ThreadExchange> exchange_;
   std::function<bool()> ready_;
   std::function<void()> finish_;
@@ -116,8 +117,8 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tens
     const std::lock_guard lock(exchange_->mutex);
     ThreadExchange::Channel& channel = exchange_->channels[{getRank(), to, tag}];
     channel.messages.emplace(channel.sent++, message);
+    exchange_->changed[to].notify_all();
   }
-  exchange_->changed.notify_all();
   return c10::make_intrusive<ThreadWork>(
       getRank(), c10d::OpType::SEND, exchange_, [] { return true; }, [] {});
 }
@@ -153,9 +154,9 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::meet(const std::vector<at::Tensor>
     ThreadExchange::Slot& slot = exchange->slots[number];
     slot.given.resize(static_cast<std::size_t>(size));
     slot.given[static_cast<std::size_t>(getRank())] = std::move(messages);
-    ++slot.arrived;
+    if (++slot.arrived == size)
+      for (auto& [rank, changed] : exchange->changed) changed.notify_all();
   }
-  exchange->changed.notify_all();
   const auto ready = [exchange, number, size] { return exchange->slots[number].arrived == size; };
   const auto take = [exchange, number, size, finish = std::move(finish)] {
     ThreadExchange::Slot& slot = exchange->slots[number];

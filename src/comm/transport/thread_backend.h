@@ -46,7 +46,9 @@ struct ThreadExchange {
   };
 
   std::mutex mutex;
-  std::condition_variable changed;
+  //! By rank: it has a message, all ranks have joined a collective, or its work was aborted. A single one
+  //! would wake every rank for every message. Access only under the lock; references stay valid.
+  std::map<int, std::condition_variable> changed;
   std::map<std::tuple<int, int, int>, Channel> channels;  //!< (from, to, tag)
   std::map<std::uint64_t, Slot> slots;                    //!< by the index of the collective
 };

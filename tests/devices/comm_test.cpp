@@ -28,6 +28,15 @@ TEST_F(DevicesRankDevice, HasIndexOfLocalRankUnlessOneIsGiven) {
   EXPECT_EQ(comm::resolve_device(kCuda1, 3), kCuda1);
 }
 
+TEST_F(DevicesRankDevice, IsTheOnlyVisibleOneIfTheLauncherAssignedIt) {
+  EXPECT_EQ(comm::device_of_rank(3, 1, "5"), 0);
+  EXPECT_EQ(comm::device_of_rank(3, 1, "GPU-8932f937"), 0);
+  EXPECT_EQ(comm::device_of_rank(3, 1, nullptr), 3);  // one device for several ranks: refused
+  EXPECT_EQ(comm::device_of_rank(3, 1, ""), 3);
+  EXPECT_EQ(comm::device_of_rank(3, 8, "0,1,2,3,4,5,6,7"), 3);
+  EXPECT_EQ(comm::device_of_rank(1, 2, "4,5"), 1);
+}
+
 TEST_F(DevicesRankDevice, RefusesAbsentDevices) {
   EXPECT_ERROR(comm::resolve_device(c10::kCUDA, 4), UsageError,
                "local rank 4 has no device: this machine has 4 cuda devices");

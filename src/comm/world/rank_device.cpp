@@ -7,9 +7,17 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <cstdlib>
 #include <string>
+#include <string_view>
 
 namespace penstock::comm {
+
+int device_of_rank(int local_rank, int count, const char* visible) {
+  const std::string_view devices = visible == nullptr ? "" : visible;
+  const bool own = count == 1 && !devices.empty() && devices.find(',') == std::string_view::npos;
+  return own ? 0 : local_rank;
+}
 
 c10::Device resolve_device(c10::Device requested, int local_rank) {
   if (requested.is_cpu()) return c10::Device(c10::kCPU);
@@ -21,7 +29,8 @@ c10::Device resolve_device(c10::Device requested, int local_rank) {
   if (count == 0)
     throw UsageError(str_cat("this machine has no ", type, " device that libtorch can use"), {},
                      "use the device cpu, or check the driver: `penstock doctor` shows what was found");
-  const int index = requested.has_index() ? requested.index() : local_rank;
+  const char* const visible = requested.is_cuda() ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  const int index = requested.has_index() ? requested.index() : device_of_rank(local_rank, count, visible);
   if (index < count) return {requested.type(), static_cast<c10::DeviceIndex>(index)};
   const std::string devices = str_cat(count, " ", type, count == 1 ? " device" : " devices");
   if (requested.has_index())

@@ -8,6 +8,7 @@
 #include <penstock/comm/group.h>
 
 #include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <memory>
@@ -15,6 +16,10 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace c10d {
+class Store;
+}
 
 namespace penstock::comm {
 
@@ -100,5 +105,19 @@ class World {
 //! MASTER_ADDR and MASTER_PORT, or the variables of srun or mpirun. Throws UsageError if variables are
 //! missing or contradict each other, or in the shell of a Slurm allocation of several tasks.
 World init(const InitOptions& options = {});
+
+//! The place of this process in a world that is joined through a store of the program.
+struct StoreRank {
+  Rank rank;
+  int world_size = 1;
+  int local_rank = 0;  //!< within this machine
+};
+
+//! Joins a world through a store that the program already has, such as that of a c10d process group. Reads no
+//! variables of launchers. Collective: every rank calls it. Worlds that share a store need a
+//! c10d::PrefixStore each. A world of one rank does not use the store, which may then be null. The process
+//! that hosts the store must keep it until every rank has left the world.
+World join_world(const c10::intrusive_ptr<c10d::Store>& store, const StoreRank& place,
+                 const InitOptions& options = {});
 
 }  // namespace penstock::comm

@@ -1,4 +1,5 @@
-// `init()`: joins the world of processes described by the environment, or creates a world of one rank.
+// Worlds of processes: `init()` joins the one that the environment describes, or creates a world of one rank;
+// `join_world()` joins one through a store of the caller.
 #include "base/log_line.h"
 #include "base/text.h"
 #include "comm/failure/descriptor_limit.h"
@@ -21,6 +22,7 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -77,16 +79,32 @@ void refuse_allocation_shell(const LaunchedRank& found) {
 // address, which the other nodes of a Slurm job cannot reach: then the address of the default route.
 std::string own_address(const LaunchedRank& found) {
   constexpr const char* elsewhere = "198.51.100.1";  // reserved for documentation; nothing is sent
+  if (found.master_address.empty()) {                // a store without a host, such as a file
+    try {
+      return address_toward(elsewhere);
+    } catch (const CommError&) {
+      return "127.0.0.1";
+    }
+  }
   const std::string address = address_toward(found.master_address);
   const bool hidden =
       found.launcher == LauncherKind::Slurm && is_loopback(address) && !is_loopback(found.master_address);
   return hidden ? address_toward(elsewhere) : address;
 }
 
+// The host of a store; empty if it has none, such as a file.
+std::string host_of(c10::intrusive_ptr<c10d::Store> store) {
+  if (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get()))
+    store = prefixed->getUnderlyingNonPrefixStore();
+  const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(store.get());
+  return tcp == nullptr ? "" : tcp->getHost();
+}
+
 struct ProcessWorld : World::Impl {
   LaunchedRank environment;
   JobSecret secret;
   std::string address;
+  c10::intrusive_ptr<c10d::Store> given;  // by the caller of join_world; null for init
   c10::intrusive_ptr<c10d::Store> store;
   std::unique_ptr<Monitor> monitor;
 
@@ -101,7 +119,24 @@ struct ProcessWorld : World::Impl {
     Log(LogLevel::Info) << "launcher: " << to_string(environment);
   }
 
+  // A world through a store of the caller. Its process, not a launcher, hosts the store, but this world does
+  // not depend on when.
+  void take(const c10::intrusive_ptr<c10d::Store>& store_of_caller, const StoreRank& place) {
+    if (place.world_size < 1 || place.rank.value < 0 || place.rank.value >= place.world_size)
+      throw UsageError(
+          str_cat("rank ", place.rank.value, " is not in a world of ", counted(place.world_size, "rank")));
+    if (place.world_size > 1 && !store_of_caller)
+      throw UsageError("a world of several ranks needs a store", {.rank = place.rank});
+    given = store_of_caller;
+    rank = environment.rank = place.rank;
+    size = environment.world_size = place.world_size;
+    local_rank = environment.local_rank = place.local_rank;
+    environment.launcher_hosts_store = true;
+    if (size > 1) environment.master_address = host_of(given);
+  }
+
   c10::intrusive_ptr<c10d::Store> open_store(bool host) const {
+    if (given) return given->clone();
     StoreOptions store_options{.host = environment.master_address, .port = environment.master_port};
     store_options.hosts = host;
     store_options.only_here = is_loopback(environment.master_address);
@@ -190,6 +225,16 @@ struct ProcessWorld : World::Impl {
     return left;
   }
 
+  // The caller's store may be gone before this world.
+  void say_left() {
+    try {
+      store->set(left_key(prefix(), rank), std::vector<std::uint8_t>{1});
+    } catch (const std::exception& e) {
+      if (!given) throw;
+      Log(LogLevel::Info) << "the store ended before this world: " << e.what();
+    }
+  }
+
   void leave() override {
     {
       const std::lock_guard lock(registry().mutex);
@@ -200,17 +245,20 @@ struct ProcessWorld : World::Impl {
     const bool failed = failure && !failure->departure;
     group.reset();
     // Before the monitor closes its connections: a neighbor that could not be told goodbye looks for the key.
-    if (store && !failed) store->set(left_key(prefix(), rank), std::vector<std::uint8_t>{1});
+    if (store && !failed) say_left();
     monitor.reset();
     if (!store || failed) return;
-    // The host of the store waits until all other ranks have left.
-    if (rank.value != 0 || environment.launcher_hosts_store) return;
+    // The host of the store waits until all other ranks have left. With a store of the caller, this is
+    // usually rank 0, and the ranks usually leave together.
+    constexpr std::chrono::milliseconds usual{2000};
+    if (rank.value != 0 || (environment.launcher_hosts_store && !given)) return;
     std::vector<std::string> keys;
     for (int member = 1; member < size; ++member) keys.push_back(left_key(prefix(), Rank(member)));
     try {
-      store->wait(keys, options.join_timeout);
+      store->wait(keys, given ? usual : options.join_timeout);
     } catch (const std::exception& e) {
-      Log(LogLevel::Warn) << "some ranks had not left the world when the host of the store exited";
+      Log(given ? LogLevel::Info : LogLevel::Warn)
+          << "some ranks had not left the world when the host of the store exited";
     }
   }
 };
@@ -264,11 +312,7 @@ static void survive_broken_pipes() {
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-World init(const InitOptions& options) {
-  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as torch does in Python
-  auto state = std::make_unique<ProcessWorld>();
-  state->options = with_environment(options, look_in_process);
-  state->take(detect_rank());
+static World join_as(std::unique_ptr<ProcessWorld> state, const InitOptions& options) {
   state->options.device = resolve_device(options.device, state->local_rank);
   set_current_device(state->options.device);
   if (state->size > 1) {
@@ -284,6 +328,22 @@ World init(const InitOptions& options) {
     if (registry().before == nullptr) registry().before = std::set_terminate(on_terminate);
   }
   return Access::world(std::move(state));
+}
+
+World init(const InitOptions& options) {
+  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as torch does in Python
+  auto state = std::make_unique<ProcessWorld>();
+  state->options = with_environment(options, look_in_process);
+  state->take(detect_rank());
+  return join_as(std::move(state), options);
+}
+
+World join_world(const c10::intrusive_ptr<c10d::Store>& store, const StoreRank& place,
+                 const InitOptions& options) {
+  auto state = std::make_unique<ProcessWorld>();
+  state->options = with_environment(options, look_in_process);
+  state->take(store, place);
+  return join_as(std::move(state), options);
 }
 
 }  // namespace penstock::comm

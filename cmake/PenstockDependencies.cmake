@@ -8,6 +8,11 @@ if(EMSCRIPTEN)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/system)
   file(CREATE_LINK ${PENSTOCK_JSON_INCLUDE}/nlohmann ${PROJECT_BINARY_DIR}/system/nlohmann SYMBOLIC)
   include_directories(SYSTEM ${PROJECT_BINARY_DIR}/system)
+else()
+  find_path(PENSTOCK_JSON_INCLUDE nlohmann/json.hpp)
+  if(NOT PENSTOCK_JSON_INCLUDE)
+    message(FATAL_ERROR "The headers of nlohmann-json were not found. Install them with: apt-get install nlohmann-json3-dev")
+  endif()
 endif()
 
 include(PenstockTorch)
@@ -21,11 +26,9 @@ if(PENSTOCK_TORCH_SIDE)
   penstock_import_torch("${PENSTOCK_TORCH_FOUND}")
   penstock_torch_version("${PENSTOCK_TORCH_FOUND}" torch_version)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" PENSTOCK_TORCH_MINOR "${torch_version}")
-  # The wheel contains Gloo but not its headers. They come from Debian's libgloo-dev; its library is not used.
-  find_path(PENSTOCK_GLOO_INCLUDE gloo/context.h)
-  if(NOT PENSTOCK_GLOO_INCLUDE)
-    message(FATAL_ERROR "The Gloo headers were not found. Install them with: apt-get install libgloo-dev")
-  endif()
+  # The wheel contains Gloo but not its headers. They come from Debian's libgloo-dev; its library is not used. Without it, declarations of the
+  # few names that libtorch's header mentions are enough.
+  find_path(PENSTOCK_GLOO_INCLUDE gloo/context.h PATHS ${PROJECT_SOURCE_DIR}/src/comm/transport/gloo_names)
 endif()
 
 if(PENSTOCK_TOOLS)

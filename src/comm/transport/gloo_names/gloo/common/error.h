@@ -1,0 +1,2 @@
+// ProcessGroupGloo.hpp includes this header of Gloo but uses no name of it. See context.h.
+#pragma once

@@ -21,6 +21,9 @@ struct StepView {
       kwargs;                               //!< by stage, then by microbatch; empty if there are none
   const std::vector<c10::IValue>& targets;  //!< by microbatch; empty if there are none
   const std::vector<at::Tensor>& losses;    //!< of the last stage, by microbatch; undefined until computed
+  //! Runs the default implementation of one part of an overlap (Action::forward_part, backward_part), instead
+  //! of `run_default`, which runs both.
+  const std::function<void(const schedule::Action&)>& run_part;
 };
 
 //! Replaces the execution of an action; `run_default` runs its default implementation. Constructible from

@@ -49,6 +49,9 @@ class StageModule {
   virtual bool is_training() const = 0;
   //! Sets evaluation mode. The returned function restores the mode of every submodule.
   virtual std::function<void()> enter_eval();
+  //! Whether random operations draw from libtorch's default generator, in the order in which the rank runs
+  //! them, instead of from generators by seed, step, stage and microbatch (random.h).
+  virtual bool uses_default_generator() const { return false; }
   //! The names of the keyword arguments that it takes; nullopt if it accepts any.
   virtual std::optional<std::set<std::string>> keywords() const { return std::nullopt; }
   //! The meshes of its distributed parameters, without duplicates.

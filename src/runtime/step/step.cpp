@@ -129,7 +129,10 @@ void Step::perform(const schedule::Action& action) {
   const auto& custom = setup_.options.execution.custom;
   const auto found = custom.empty() ? custom.end() : custom.find(action.kind());
   if (found == custom.end()) return perform_default(action);
-  const StepView view{batch_.args, batch_.kwargs, batch_.targets, losses};
+  const std::function<void(const schedule::Action&)> run_part = [this](const schedule::Action& part) {
+    perform_default(part);
+  };
+  const StepView view{batch_.args, batch_.kwargs, batch_.targets, losses, run_part};
   found->second(
       action, [&] { perform_default(action); }, view);
 }

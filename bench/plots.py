@@ -34,9 +34,11 @@ def ratios(title, rows):
     rows = [row for row in rows if row.ratio is not None]
     left, right, top, pitch, width = 330, 90, 40, 24, 860
     height = top + pitch * len(rows) + 40
-    figures = [f for row in rows for f in (row.ratio.low, row.ratio.high, row.goal.limit if row.goal else 1)]
+    # The difference of two noisy times may be zero or negative, which has no logarithm.
+    shown = lambda ratio: max(ratio, 0.01)
+    figures = [shown(f) for row in rows for f in (row.ratio.low, row.ratio.high, row.goal.limit if row.goal else 1)]
     first, last = decades(min(figures + [1]), max(figures + [1]))
-    at = lambda ratio: left + (math.log10(ratio) - first) / (last - first) * (width - left - right)
+    at = lambda ratio: left + (math.log10(shown(ratio)) - first) / (last - first) * (width - left - right)
     parts = [text(10, 20, f"{title}: times better than the reference (dashed: goal)", kind="title")]
     for power in range(first, last + 1):
         parts.append(line(at(10**power), top - 6, at(10**power), height - 30, "axis" if power == 0 else "grid"))

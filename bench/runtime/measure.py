@@ -4,6 +4,8 @@ from harness import at_least, at_most
 SINGLE = ("1F1B", "GPipe")
 SCHEDULES = SINGLE + ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
+ZERO_BUBBLE = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+
 
 def overhead(bench, schedule):
     work = ("linear", schedule, 256, 4 if bench.quick else 12)
@@ -23,6 +25,11 @@ def gpt(bench, schedule):
     bench.compare(f"GPT step, {schedule}", seconds("ours"), seconds("reference"), "ms", at_least(1.1))
     figures = lambda key: [run[key] for run in results["ours"]]
     bench.value(f"GPT step / bound of the stage times, {schedule}", figures("over_bound"), "", at_most(1 / 0.97))
+    error = [abs(run["predicted_s"] / run["median_s"] - 1) for run in results["ours"]]
+    bench.value(f"GPT step, error of the prediction, {schedule}", error, "", at_most(0.05))
+    if schedule in ZERO_BUBBLE:
+        points = [100 * abs(sum(run["bubble"]) / len(run["bubble"]) - run["predicted_bubble"]) for run in results["ours"]]
+        bench.value(f"GPT bubble, difference to the prediction, {schedule}", points, "points", at_most(2))
     fullest = [max(ranks) for ranks in figures("memory_over_kept")]
     bench.value(f"GPT peak memory / kept, {schedule}", fullest, "", at_most(1.05))
     reference = bench.run(bench.reference("gpt", schedule, 16, 1, "memory"))["peak_bytes"]

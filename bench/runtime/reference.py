@@ -1,14 +1,16 @@
 """Runs the reference with the models, schedules and thread counts of runtime_bench, on 2 processes over Gloo.
 
-reference.py MODEL SCHEDULE MICROBATCHES STEPS [memory]: with `memory`, also the peak of the last step (slower)."""
-import json, os, sys, time
+reference.py MODEL SCHEDULE MICROBATCHES STEPS [memory]: with `memory`, also the peak of the last step (slower).
+PENSTOCK_PIPELINING names another package with the same interface."""
+import importlib, json, os, sys, time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import get_schedule_class
+
+pipelining = importlib.import_module(os.environ.get("PENSTOCK_PIPELINING", "torch.distributed.pipelining"))
+get_schedule_class = importlib.import_module(pipelining.__name__ + ".schedules").get_schedule_class
 
 
 class Block(nn.Module):
@@ -74,6 +76,19 @@ class Peak:
                 self.bytes = max(self.bytes, held)
 
 
+def compute_seconds(modules, stages, microbatches):
+    """The time per microbatch of this rank's linear modules and the loss without a pipeline, at its best."""
+    def once():
+        start = time.perf_counter()
+        for rows in torch.randn(microbatches, 16).split(1):
+            for index, one in modules:
+                output = one(rows if index == 0 else rows.clone().requires_grad_())
+                loss = F.mse_loss(output, rows) if index == stages - 1 else None
+                loss.backward() if loss is not None else output.backward(rows)
+        return (time.perf_counter() - start) / microbatches
+    return min(once() for _ in range(5))
+
+
 def run(rank, model, schedule, microbatches, steps, port, memory):
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -82,7 +97,7 @@ def run(rank, model, schedule, microbatches, steps, port, memory):
     if peak:
         peak.__enter__()
     indices, count = stages_of(rank, schedule)
-    stages = [PipelineStage(module(model, index, count), index, count, torch.device("cpu")) for index in indices]
+    stages = [pipelining.PipelineStage(module(model, index, count), index, count, torch.device("cpu")) for index in indices]
     pipeline = get_schedule_class(schedule)(stages if count > 2 else stages[0], microbatches, loss_fn=LOSSES[model])
     x, target = batch(model)
     args = (x,) if 0 in indices else ()
@@ -102,9 +117,13 @@ def run(rank, model, schedule, microbatches, steps, port, memory):
         most = [torch.zeros(1) for _ in range(2)]
         dist.all_gather(most, torch.tensor([float(peak.bytes)]))
     seconds.sort()
+    alone = torch.zeros(1)
+    if model == "linear":
+        alone = torch.tensor([compute_seconds([(i, s.submod) for i, s in zip(indices, stages)], count, microbatches)])
+    dist.all_reduce(alone, dist.ReduceOp.MAX)
     if rank == 0:
         result = {"model": model, "schedule": schedule, "microbatches": microbatches, "best_s": seconds[0],
-                  "median_s": seconds[len(seconds) // 2]}
+                  "median_s": seconds[len(seconds) // 2], "compute_s": alone.item()}
         print(json.dumps(result | ({"peak_bytes": [one.item() for one in most]} if peak else {})), flush=True)
     dist.destroy_process_group()
 

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "bound.h"
 #include "counting_allocator.h"
+#include "forecast.h"
 #include "models.h"
 
 #include <penstock/comm/launcher.h>
@@ -132,7 +133,8 @@ double median(std::vector<double> values) {
 }
 
 struct Steps {
-  std::vector<double> seconds, over_bound;
+  std::vector<double> seconds, over_bound, idle;
+  ps::bench::MeanProfile profile;
   std::map<std::string, double> parts;  // of the last step
   Usage used;                           // per step
 };
@@ -150,6 +152,8 @@ Steps run_steps(ps::runtime::PipelineSchedule& pipeline, const ps::bench::Work& 
     if (step < 2) continue;
     result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     result.parts = parts_of(got.timeline, group.rank());
+    result.profile.add(got.timeline);
+    result.idle.push_back(ps::bench::idle_fraction(got.timeline, group.rank(), result.seconds.back()));
     result.over_bound.push_back(result.seconds.back() /
                                 ps::bench::bound(pipeline.program(), group, got.timeline));
   }
@@ -193,7 +197,10 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   const Steps measured = run_steps(pipeline, works.front(), world.group(), steps);
   const Memory mine = memory_of_step(pipeline, works, world.rank().value, bytes);
   const auto memory = world.group().all_gather(
-      at::tensor({mine.peak, mine.over_kept, mine.over_needed, mine.alone_over_kept}, at::kDouble));
+      at::tensor({mine.peak, mine.over_kept, mine.over_needed, mine.alone_over_kept, median(measured.idle)},
+                 at::kDouble));
+  const ps::plan::Simulation predicted =
+      ps::bench::forecast(pipeline.program(), world.group(), measured.profile);
   c10::Dict<std::string, double> parts;
   for (const auto& [name, us] : measured.parts) parts.insert(name, us);
   const std::vector<c10::IValue> all_parts = world.group().all_gather_object(parts);
@@ -207,6 +214,8 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   add_per_rank(json, "memory_over_kept", memory, 1);
   add_per_rank(json, "memory_over_needed", memory, 2);
   add_per_rank(json, "alone_over_kept", memory, 3);
+  json.field("predicted_s", predicted.step_time).field("predicted_bubble", predicted.bubble);
+  add_per_rank(json, "bubble", memory, 4);
   json.key("us_per_microbatch").begin_array();  // per rank, in the last step
   for (const c10::IValue& rank : all_parts) {
     json.begin_object();

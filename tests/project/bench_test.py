@@ -94,6 +94,7 @@ class Reports(unittest.TestCase):
         import xml.dom.minidom
         bench = silent()
         bench.compare("a < b", [1], [3], "s", harness.at_least(10))
+        bench.compare("noise", [-1], [3], "s")  # a difference of times below zero
         bench.plot("cost", "ranks", "us", {"x & y": [[2, 2], [64, 3]]})
         for svg in (plots.ratios("sample", bench.rows), plots.growth(bench.growths[0])):
             xml.dom.minidom.parseString(svg)

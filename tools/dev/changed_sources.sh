@@ -9,7 +9,7 @@ if [ -z "$base" ]; then
     fail "cannot tell which commit to compare with" "name it: ./dev lint --changed COMMIT"
 fi
 git rev-parse --quiet --verify "$base^{commit}" >/dev/null || fail "unknown commit '$base'"
-folders=(bench examples include src tests tools)
+folders=(bench examples include python src tests tools)
 { git diff --name-only --diff-filter=d "$base" -- "${folders[@]}"; git ls-files --others --exclude-standard "${folders[@]}"; } |
   while read -r file; do
     case "$file" in
@@ -21,7 +21,10 @@ folders=(bench examples include src tests tools)
       *.h)
         including=${file#include/} including=${including#src/} including=${including#tools/penstock/} including=${including#tools/playground/}
         users=(src tools)
-        case "$file" in bench/*) users=(bench) including=${file##*/} ;; esac
+        case "$file" in
+          bench/*) users=(bench) including=${file##*/} ;;
+          python/*) users=(python) including=${file#python/ext/} ;;
+        esac
         { grep -rlF --include='*.cpp' -e "<$including>" -e "\"$including\"" "${users[@]}" || true; } | LC_ALL=C sort | head -n 1 ;;
     esac
   done | sort -u

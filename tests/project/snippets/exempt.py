@@ -17,6 +17,7 @@ COMMANDS = {
     r"python3 examples/exported/": "needs torch; tests/graph/fine_tune_example_test.cpp runs it",
     r"\.venv/bin/(pip|python) ": "needs torch; tests/tools/train/readme_example.sh runs the Python of the README",
     r"(sudo )?(apt|apt-get|dnf) ": "installs packages of the system; the slow test `packages` installs ours",
+    r"pip install ": "installs packages; the slow test `wheel` builds and installs ours",
     r"export PENSTOCK_FAULT=": "tools_train_fault_test sets such faults",
 }
 

@@ -1,0 +1,183 @@
+"""Runs the steps of a schedule on the C++ runtime."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from penstock import _torch
+from torch.utils._pytree import tree_map_only
+
+from ._data_parallel import StageHooks
+from ._distributed import remember_mesh
+from ._wiring import StageOutput
+from ._worlds import GroupWorld, world_of
+
+
+def _detach(value: Any) -> Any:
+    if type(value) is torch.Tensor:
+        return value.detach()
+    return tree_map_only(torch.Tensor, torch.Tensor.detach, value)
+
+
+class StageCalls:
+    """What the runtime calls on a stage."""
+
+    output_type = StageOutput
+
+    def __init__(self, stage: Any) -> None:
+        self._stage = stage
+        self._saves_outputs = False
+        self._order: list[int] = []
+        self._next = 0
+        self.outputs: dict[int, Any] = {}
+        self.last_output: Any = None
+        self.forward: Callable[..., Any] = self._forward_last if stage.is_last else self._forward
+
+    def begin_step(self, order: list[int], saves_outputs: bool) -> None:
+        """`order` lists the microbatches in the order of their forward passes."""
+        self._order, self._next, self._saves_outputs = order, 0, saves_outputs
+        self.outputs = {}
+
+    def end_step(self) -> None:
+        self.last_output = None
+        self.outputs = {}
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        stage = self._stage
+        output = stage.forward_maybe_with_nosync(*args, **kwargs)
+        if stage._running is not None:  # only a custom function asks for it
+            self.last_output = output
+        return output
+
+    def _forward_last(self, *args: Any, **kwargs: Any) -> Any:
+        output = self._forward(*args, **kwargs)
+        microbatch = self._order[self._next]
+        self._next += 1
+        if self._saves_outputs:
+            self.outputs[microbatch] = _detach(output)
+        return output
+
+    def parameters(self) -> Iterable[tuple[str, torch.Tensor]]:
+        module: torch.nn.Module = self._stage.submod
+        return module.named_parameters(remove_duplicate=False)
+
+    def buffers(self) -> Iterable[tuple[str, torch.Tensor]]:
+        module: torch.nn.Module = self._stage.submod
+        return module.named_buffers(remove_duplicate=False)
+
+    def train(self, on: bool) -> None:
+        self._stage.submod.train(on)
+
+    def is_training(self) -> bool:
+        return bool(self._stage.submod.training)
+
+
+class Engine:
+    """The pipeline of this rank: its stages, its table of actions, and the world of its group."""
+
+    def __init__(self, stages: list[Any], world: GroupWorld, table: Table, settings: dict[str, Any]) -> None:
+        self._stages = stages
+        self.table = table
+        self.generation = world.generation
+        self.calls = {stage.stage_index: StageCalls(stage) for stage in stages}
+        for stage in stages:
+            stage._calls = self.calls[stage.stage_index]
+            for parameter in stage.submod.parameters():
+                mesh = getattr(parameter, "device_mesh", None)
+                if mesh is not None:
+                    remember_mesh(mesh)
+        self._hooks = StageHooks(stages)
+        entries = [
+            (
+                self.calls[stage.stage_index],
+                stage.stage_index,
+                str(torch.device(stage.device)),
+                stage.dw_builder,
+                *stage._examples(),
+            )
+            for stage in stages
+        ]
+        self._pipeline = _torch.Pipeline(
+            world.handle,
+            entries,
+            stages[0].num_stages,
+            table.rows,
+            table.lowered,
+            table.stage_to_rank,
+            table.microbatches,
+            {"data_parallel": self._hooks, **settings},
+        )
+        self._forward_order = _forward_order(self._pipeline.actions(), stages[0].num_stages - 1)
+
+    def run(
+        self,
+        args: list[tuple[Any, ...]],
+        kwargs: list[dict[str, Any]],
+        targets: list[Any] | None,
+        train: bool,
+        return_outputs: bool,
+    ) -> list[torch.Tensor]:
+        """Runs a step and returns the losses of the microbatches, on the rank of the last stage."""
+        first = any(stage.is_first for stage in self._stages)
+        last = any(stage.is_last for stage in self._stages)
+        for call in self.calls.values():
+            call.begin_step(self._forward_order, return_outputs)
+        self._hooks.begin_step()
+        try:
+            losses = self._pipeline.step(
+                args if first else [], kwargs, targets if last else None, train, _interruptible()
+            )
+            for stage in self._stages:
+                if stage.is_last and return_outputs:
+                    outputs = self.calls[stage.stage_index].outputs
+                    stage.output_chunks.extend(outputs[microbatch] for microbatch in sorted(outputs))
+            return list(losses)
+        finally:
+            for call in self.calls.values():
+                call.end_step()
+
+    def timeline(self) -> list[tuple[str, float, float]]:
+        return list(self._pipeline.timeline())
+
+    def clip_grad_norm(self, max_norm: float, norm_type: float) -> float:
+        return float(self._pipeline.clip_grad_norm(max_norm, norm_type))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of actions as text. `lowered` tables contain sends and receives."""
+
+    rows: list[list[str]]
+    lowered: bool
+    stage_to_rank: list[int]
+    microbatches: int
+
+
+def _forward_order(actions: list[str], stage: int) -> list[int]:
+    order = []
+    for text in actions:
+        forward = text[1:].split(";")[0] if text.startswith("(") else text
+        head, mark, microbatch = forward.partition("F")
+        if mark and head == str(stage):
+            order.append(int(microbatch))
+    return order
+
+
+def _interruptible() -> bool:
+    """Whether Ctrl-C raises KeyboardInterrupt here."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+def usable_world(stages: list[Any]) -> GroupWorld:
+    """Returns the world of the stages' group, after it has recovered from earlier failures. Collective."""
+    world = world_of(stages[0].group, torch.device(stages[0].device))
+    world.ensure_usable()
+    return world

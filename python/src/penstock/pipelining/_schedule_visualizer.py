@@ -1,0 +1,11 @@
+"""The drawing functions of `torch.distributed.pipelining._schedule_visualizer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.pipelining import _schedule_visualizer as _reference
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_reference, name)

@@ -1,0 +1,11 @@
+"""The utilities of `torch.distributed.pipelining._unflatten`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.pipelining import _unflatten as _reference
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_reference, name)

@@ -1,0 +1,90 @@
+"""The worlds of pipelines: one for each process group, over shared memory, Gloo or NCCL."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from penstock import _torch
+from torch._C._distributed_c10d import PrefixStore
+
+
+class GroupWorld:
+    """The ranks of a process group as a world of Penstock, which notices failed ranks."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        store = None
+        if size > 1:
+            name = f"{group.group_name}/{_next_number(group.group_name)}"
+            store = PrefixStore(f"penstock/{name}", dist.distributed_c10d._get_process_group_store(group))
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        self._world = _torch.World.join(store, rank, size, local_rank, "auto", str(device), None)
+        self._failed = False
+        self.generation = 0
+        """Counts the failures that the world recovered from."""
+
+    @property
+    def handle(self) -> Any:
+        """The world of the extension."""
+        return self._world
+
+    @property
+    def size(self) -> int:
+        return int(self._world.size)
+
+    @property
+    def backend(self) -> str:
+        """The transport: `shm`, `gloo`, `nccl`, or `threads` for a single rank."""
+        return str(self._world.backend)
+
+    def fail(self, cause: str) -> None:
+        """Makes the current or next operation of every other rank raise PeerFailed."""
+        if self.size > 1:
+            self._failed = True
+            self._world.fail(cause)
+
+    def mark_failed(self) -> None:
+        """An operation raised: the next step joins the ranks again."""
+        self._failed = self.size > 1
+
+    def ensure_usable(self) -> None:
+        """After a failure, joins the ranks again. Collective."""
+        if self._failed:
+            self._world.rebuild()
+            self._failed = False
+            self.generation += 1
+
+    def close(self) -> None:
+        self._world.close()
+
+
+_worlds: weakref.WeakKeyDictionary[dist.ProcessGroup, GroupWorld] = weakref.WeakKeyDictionary()
+_numbers: dict[str, int] = {}
+_process = os.getpid()
+
+
+def _next_number(name: str) -> int:
+    _numbers[name] = _numbers.get(name, -1) + 1
+    return _numbers[name]
+
+
+def world_of(group: dist.ProcessGroup | None, device: torch.device) -> GroupWorld:
+    """Returns the world of a process group. Collective at the first call for the group."""
+    chosen = group if group is not None else dist.distributed_c10d._get_default_group()
+    world = _worlds.get(chosen)
+    if world is None:
+        world = _worlds[chosen] = GroupWorld(chosen, device)
+        weakref.finalize(chosen, world.close)  # destroy_process_group ends the store that the world uses
+    return world
+
+
+@atexit.register
+def _close_all() -> None:
+    if os.getpid() == _process:  # not in a child that was forked
+        for world in list(_worlds.values()):
+            world.close()

@@ -1,0 +1,345 @@
+"""Schedules: the classes of `torch.distributed.pipelining.schedules`, on the C++ runtime, and more schedules.
+
+A schedule is validated before its first step: a table that would deadlock, lose a value or use one before it exists is
+refused. Steps report failures of other ranks, and Python's exceptions of a stage arrive as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from penstock import plan
+from penstock import schedule as _tables
+from torch.distributed.pipelining import schedules as _reference
+from torch.distributed.pipelining.schedules import (  # noqa: F401
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    FULL_BACKWARD,
+    OVERLAP_F_B,
+    RECV_B,
+    RECV_F,
+    REDUCE_GRAD,
+    RESHARD,
+    SEND_B,
+    SEND_F,
+    UNSHARD,
+    B,
+    F,
+    I,
+    W,
+    _add_reduce_grad,
+    _add_send_recv,
+    _add_unshard_reshard,
+    _batch_p2p,
+    _check_torch_compile_compatibility,
+    _ComputationType,
+    _defer_recv_ops,
+    _dump_chrometrace,
+    _format_pipeline_order,
+    _get_1f1b_rank_ops,
+    _merge_bw,
+    _PipelineContext,
+    _PipelineSchedule,
+    _sorted_batch_p2p,
+    _validate_schedule,
+    _wait_batch_p2p,
+)
+
+from ._actions import _Action, _simulate_comms_compute, texts_of
+from ._engine import Table
+from ._steps import MetadataError, _OnRuntime
+
+__all__ = [
+    "MetadataError",
+    "PipelineScheduleMulti",
+    "PipelineScheduleSingle",
+    "Schedule1F1B",
+    "ScheduleAuto",
+    "ScheduleDualPipeV",
+    "ScheduleGPipe",
+    "ScheduleInterleaved1F1B",
+    "ScheduleInterleavedZeroBubble",
+    "ScheduleLoopedBFS",
+    "ScheduleVHalf",
+    "ScheduleVMin",
+    "ScheduleZB1P",
+    "ScheduleZB2P",
+    "ScheduleZBVZeroBubble",
+    "get_schedule_class",
+]
+
+
+class _Pending:
+    """Stands for receives that the runtime has already waited for."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def pop(self, key: object, default: Any = None) -> list[Any]:
+        return []
+
+
+class PipelineScheduleSingle(_OnRuntime, _reference.PipelineScheduleSingle):
+    """Base class of schedules with one stage per rank. Derived classes define `_get_pipeline_order`."""
+
+    def _local_stages(self) -> list[Any]:
+        return [self._stage]
+
+    def _table(self) -> Table:
+        order = self.pipeline_order
+        if order is None:
+            raise NotImplementedError(f"{type(self).__name__} does not define _get_pipeline_order")
+        rows = [texts_of([a for a in order[rank] if a is None or a.is_compute_op]) for rank in range(len(order))]
+        return Table(rows, False, list(range(self._num_stages)), self._n_microbatches)
+
+    def _generated_order(self, name: str) -> dict[int, list[_reference._Action | None]]:
+        """The table of a built-in schedule."""
+        table = _tables.generate(name, ranks=self._num_stages, microbatches=self._n_microbatches)
+        return {rank: [_Action.from_str(str(a)) for a in row] for rank, row in enumerate(table.table)}
+
+
+class _ScheduleForwardOnly(PipelineScheduleSingle, _reference._ScheduleForwardOnly):
+    """Runs only the forward passes."""
+
+    def _step_microbatches(
+        self,
+        arg_mbs: list[Any] | None = None,
+        kwarg_mbs: list[Any] | None = None,
+        target_mbs: list[Any] | None = None,
+        losses: list[Any] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        if target_mbs is not None or losses is not None:
+            _reference._ScheduleForwardOnly._step_microbatches(self, arg_mbs, kwarg_mbs, target_mbs, losses)  # raises
+        super()._step_microbatches(arg_mbs, kwarg_mbs, None, None, return_outputs)
+
+    def _get_pipeline_order(self) -> dict[int, list[Any]]:
+        return self._generated_order("ForwardOnly")
+
+
+class ScheduleGPipe(PipelineScheduleSingle, _reference.ScheduleGPipe):
+    """All forward passes, then all backward passes."""
+
+
+class Schedule1F1B(PipelineScheduleSingle, _reference.Schedule1F1B):
+    """After a warm-up, one forward pass and one backward pass in turn."""
+
+    def __init__(
+        self,
+        stage: Any,
+        n_microbatches: int,
+        loss_fn: Callable[..., Any] | None = None,
+        args_chunk_spec: Any = None,
+        kwargs_chunk_spec: Any = None,
+        output_merge_spec: Any = None,
+        scale_grads: bool = True,
+    ) -> None:
+        # The reference refuses fewer microbatches than stages; its table needs them.
+        _reference.PipelineScheduleSingle.__init__(
+            self, stage, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads
+        )
+
+    def _get_pipeline_order(self) -> dict[int, list[Any]]:
+        return self._generated_order("1F1B")
+
+
+class ScheduleZB1P(PipelineScheduleSingle):
+    """Zero-bubble schedule with the memory of 1F1B: the backward pass is split, and weight gradients fill the bubble."""
+
+    def _get_pipeline_order(self) -> dict[int, list[Any]]:
+        return self._generated_order("ZB1P")
+
+
+class ScheduleZB2P(PipelineScheduleSingle):
+    """Zero-bubble schedule with twice the memory of 1F1B and no bubble if all passes take the same time."""
+
+    def _get_pipeline_order(self) -> dict[int, list[Any]]:
+        return self._generated_order("ZB2P")
+
+
+class PipelineScheduleMulti(_OnRuntime, _reference.PipelineScheduleMulti):
+    """Base class of schedules with several stages per rank. Derived classes set `pipeline_order`."""
+
+    def _local_stages(self) -> list[Any]:
+        return list(self._stages)
+
+    def _table(self) -> Table:
+        return self._table_of(self.pipeline_order, lowered=False)
+
+    def _table_of(self, order: dict[int, list[Any]], lowered: bool) -> Table:
+        rows = [texts_of(order[rank]) for rank in range(self.pp_group_size)]
+        mapping = self.stage_index_to_group_rank
+        return Table(rows, lowered, [mapping[stage] for stage in range(self._num_stages)], self._n_microbatches)
+
+    def _load_csv(self, filename: str, format: Literal["compute_only", "compute_comms"] = "compute_only") -> None:
+        self._engine = None
+        super()._load_csv(filename, format)
+
+
+class _PipelineScheduleRuntime(PipelineScheduleMulti, _reference._PipelineScheduleRuntime):
+    """Runs any table of actions, with or without sends and receives."""
+
+    _lowered_by_user = False
+
+    def _prepare_schedule_with_comms(
+        self,
+        actions: dict[int, list[Any]],
+        format: Literal["compute_only", "compute_comms"] = "compute_only",
+    ) -> None:
+        self._engine = None
+        self._lowered_by_user = format == "compute_comms"
+        self._compute_order = actions
+        super()._prepare_schedule_with_comms(actions, format)
+
+    def _table(self) -> Table:
+        if not hasattr(self, "pipeline_order_with_comms"):
+            raise AssertionError("this schedule has no table yet: call _load_csv or _prepare_schedule_with_comms first")
+        if self._lowered_by_user:
+            return self._table_of(self.pipeline_order_with_comms, lowered=True)
+        return self._table_of(self._compute_order, lowered=False)
+
+    def _simulate(self) -> dict[int, list[Any]]:
+        return _simulate_comms_compute(
+            self.pipeline_order_with_comms, lambda stage: self.stage_index_to_group_rank[stage], self._num_stages
+        )
+
+    def register_custom_function(self, computation_type: Any, custom_function: Any) -> None:
+        super().register_custom_function(computation_type, custom_function)
+        self._engine = None
+
+    def _custom_functions(self) -> dict[str, Any]:
+        return {kind.value: self._replacement(call) for kind, call in self._comp_type_to_function_map.items()}
+
+    def _replacement(self, call: Callable[..., None]) -> Callable[[str, Any], None]:
+        def run(text: str, default: Any) -> None:
+            self._set_running(default)
+            received = self.fwd_recv_ops, self.bwd_recv_ops
+            self.fwd_recv_ops = self.bwd_recv_ops = _Pending()  # type: ignore[assignment]
+            try:
+                call(_Action.from_str(text), self._context)
+            finally:
+                self.fwd_recv_ops, self.bwd_recv_ops = received
+                self._set_running(None)
+
+        return run
+
+    def _set_running(self, default: Any) -> None:
+        self._running = default
+        for stage in self._local_stages():
+            stage._running = default
+
+
+class ScheduleLoopedBFS(_PipelineScheduleRuntime, _reference.ScheduleLoopedBFS):
+    """All microbatches of one stage, then all of the rank's next stage."""
+
+
+class ScheduleInterleaved1F1B(_PipelineScheduleRuntime, _reference.ScheduleInterleaved1F1B):
+    """1F1B with several stages per rank."""
+
+
+class ScheduleInterleavedZeroBubble(_PipelineScheduleRuntime, _reference.ScheduleInterleavedZeroBubble):
+    """Interleaved 1F1B with a split backward pass."""
+
+
+class ScheduleZBVZeroBubble(_PipelineScheduleRuntime, _reference.ScheduleZBVZeroBubble):
+    """Zero-bubble schedule with two stages per rank in a V."""
+
+
+class ScheduleDualPipeV(_PipelineScheduleRuntime, _reference.ScheduleDualPipeV):
+    """Two stages per rank in a V; forward and backward passes of different microbatches overlap."""
+
+
+class _Generated(_PipelineScheduleRuntime):
+    """A schedule from Penstock's generators."""
+
+    _name: str
+
+    def __init__(self, stages: list[Any], n_microbatches: int, loss_fn: Callable[..., Any] | None = None, **more: Any) -> None:
+        super().__init__(stages, n_microbatches, loss_fn, **more)
+        self._prepare(self._make_table())
+
+    def _make_table(self) -> Any:
+        return _tables.generate(
+            self._name,
+            ranks=self.pp_group_size,
+            stages_per_rank=self._num_stages // self.pp_group_size,
+            microbatches=self._n_microbatches,
+        )
+
+    def _prepare(self, table: Any) -> None:
+        self.pipeline_order = {
+            rank: [_Action.from_str(str(a)) for a in row] for rank, row in enumerate(table.table)
+        }
+        self._prepare_schedule_with_comms(self.pipeline_order)
+
+
+class ScheduleVHalf(_Generated):
+    """Two stages per rank in a V, with about half the memory of 1F1B."""
+
+    _name = "V-Half"
+
+
+class ScheduleVMin(_Generated):
+    """Two stages per rank in a V, with about a third of the memory of 1F1B."""
+
+    _name = "V-Min"
+
+
+class ScheduleAuto(_Generated):
+    """The fastest schedule that a search finds for given costs, with any number of stages per rank.
+
+    `costs` are the times of all stages (`penstock.plan.Costs`). The stages
+    of this rank must be those that the schedule places here (`penstock.plan.auto`).
+    """
+
+    def __init__(
+        self,
+        stages: list[Any],
+        n_microbatches: int,
+        loss_fn: Callable[..., Any] | None = None,
+        *,
+        costs: plan.Costs,
+        memory_cap: int | None = None,
+        **more: Any,
+    ) -> None:
+        self._costs, self._memory_cap = costs, memory_cap
+        super().__init__(stages, n_microbatches, loss_fn, **more)
+
+    def _make_table(self) -> Any:
+        found = plan.auto(
+            ranks=self.pp_group_size, microbatches=self._n_microbatches, costs=self._costs, memory_cap=self._memory_cap
+        )
+        return found.schedule
+
+
+_CLASSES: dict[str, type] = {
+    "1F1B": Schedule1F1B,
+    "Interleaved1F1B": ScheduleInterleaved1F1B,
+    "GPipe": ScheduleGPipe,
+    "LoopedBFS": ScheduleLoopedBFS,
+    "InterleavedZeroBubble": ScheduleInterleavedZeroBubble,
+    "PipelineScheduleSingle": PipelineScheduleSingle,
+    "PipelineScheduleMulti": PipelineScheduleMulti,
+    "ZBVZeroBubble": ScheduleZBVZeroBubble,
+    "DualPipeV": ScheduleDualPipeV,
+    "ZB1P": ScheduleZB1P,
+    "ZB2P": ScheduleZB2P,
+    "VHalf": ScheduleVHalf,
+    "VMin": ScheduleVMin,
+    "Auto": ScheduleAuto,
+}
+
+
+def get_schedule_class(schedule_name: str) -> type:
+    """Returns the class of a schedule by its name, ignoring case: `1F1B`, `InterleavedZeroBubble`, `ZB1P`, …"""
+    for name, found in _CLASSES.items():
+        if name.lower() == schedule_name.lower().replace("-", ""):
+            return found
+    raise ValueError(f"Unknown schedule name '{schedule_name}': use one of {', '.join(_CLASSES)}")
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_reference, name)

@@ -1,0 +1,140 @@
+"""Pipelines whose stages are replicated (DDP), sharded (fully_shard) or made of distributed tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import models
+import pytest
+import ranks
+import torch
+
+CPU = torch.device("cpu")
+MSE = torch.nn.functional.mse_loss
+NAMES = ["GPipe", "1F1B", "ZB1P", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
+ROWS = 16
+
+
+def _indices(name: str, rank: int) -> list[int]:
+    if name in ("GPipe", "1F1B", "ZB1P"):
+        return [rank]
+    return [rank, 3 - rank] if name == "ZBVZeroBubble" else [rank, rank + 2]
+
+
+def _train(rank: int, size: int, names: list[str], mode: str) -> Any:
+    from penstock.pipelining import PipelineStage
+    from penstock.pipelining.schedules import get_schedule_class
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    dp, pp = mesh["dp"], mesh["pp"]
+    found = {}
+    for name in names:
+        indices = _indices(name, pp.get_local_rank())
+        stages = []
+        for index in indices:
+            module: Any = models.block(index)
+            if mode == "ddp":
+                module = DistributedDataParallel(module, process_group=dp.get_group())
+            else:
+                module = fully_shard(module, mesh=dp)
+            stages.append(PipelineStage(module, index, 2 * len(indices), CPU, group=pp.get_group()))
+        schedule = get_schedule_class(name)(stages[0] if len(indices) == 1 else stages, 4, loss_fn=MSE)
+        x, target = models.batch(ROWS)
+        half = slice(dp.get_local_rank() * ROWS // 2, (dp.get_local_rank() + 1) * ROWS // 2)
+        for _ in range(2):  # gradients accumulate
+            schedule.step(*([x[half]] if pp.get_local_rank() == 0 else []), target=target[half])
+        grads = {}
+        for stage in stages:
+            for key, parameter in stage.submod.named_parameters():
+                grad = parameter.grad
+                grads[f"{stage.stage_index}.{key.removeprefix('module.')}"] = grad.full_tensor() if hasattr(grad, "full_tensor") else grad
+        found[name] = grads
+    return found
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_gradients_are_those_of_the_full_batch(mode: str) -> None:
+    per_rank = ranks.run(_train, 4, NAMES, mode)
+    for name in NAMES:
+        _, dense = models.dense(2 * len(_indices(name, 0)), ROWS, 4)
+        for found in per_rank:
+            for key, grad in found[name].items():
+                torch.testing.assert_close(grad, 2 * dense[key], rtol=1e-4, atol=1e-6, msg=f"{mode}, {name}: {key}")
+
+
+def _tensor_parallel(rank: int, size: int, names: list[str]) -> Any:
+    from penstock.pipelining import PipelineStage
+    from penstock.pipelining.schedules import get_schedule_class
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    found = {}
+    for name in names:
+        index = mesh["pp"].get_local_rank()
+        module = models.block(index)
+        parallelize_module(module, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        stage = PipelineStage(module, index, 2, CPU, group=mesh["pp"].get_group())
+        schedule = get_schedule_class(name)(stage, 4, loss_fn=MSE)
+        x, target = models.batch(ROWS)
+        schedule.step(*([x] if index == 0 else []), target=target)
+        found[name] = {
+            f"{index}.{key}": p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad
+            for key, p in module.named_parameters()
+        }
+    return found
+
+
+def test_stages_of_distributed_parameters() -> None:
+    names = ["1F1B", "ZB1P"]
+    per_rank = ranks.run(_tensor_parallel, 4, names)
+    _, dense = models.dense(2, ROWS, 4)
+    for found in per_rank:
+        for name in names:
+            for key, grad in found[name].items():
+                torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=f"{name}: {key}")
+
+
+class Sharded(torch.nn.Module):
+    """Returns a distributed tensor that is sharded over the rows."""
+
+    def __init__(self, stage: int, mesh: Any) -> None:
+        super().__init__()
+        from torch.distributed.tensor import distribute_module
+
+        self.block = distribute_module(models.block(stage), mesh)
+        self.mesh = mesh
+        self.stage = stage
+
+    def forward(self, x: torch.Tensor) -> Any:
+        from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+        if self.stage == 0:
+            x = distribute_tensor(x, self.mesh, [Shard(0)])
+        assert isinstance(x, DTensor) and x.placements == (Shard(0),), x
+        y = self.block(x)
+        return y if self.stage == 0 else y.full_tensor()
+
+
+def _distributed_activations(rank: int, size: int) -> Any:
+    from penstock.pipelining import PipelineStage, Schedule1F1B
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    index = mesh["pp"].get_local_rank()
+    module = Sharded(index, mesh["tp"])
+    schedule = Schedule1F1B(PipelineStage(module, index, 2, CPU, group=mesh["pp"].get_group()), 4, loss_fn=MSE)
+    x, target = models.batch(ROWS)
+    schedule.step(*([x] if index == 0 else []), target=target)
+    return {f"{index}.{key.removeprefix('block.')}": p.grad.full_tensor() for key, p in module.named_parameters()}
+
+
+def test_distributed_tensors_between_stages() -> None:
+    per_rank = ranks.run(_distributed_activations, 4)
+    _, dense = models.dense(2, ROWS, 4)
+    for found in per_rank:
+        for key, grad in found.items():
+            torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)

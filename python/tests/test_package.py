@@ -1,0 +1,87 @@
+"""The package: imports, the version, and the command-line tool in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs another Python with the packages of this one."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_the_version_is_that_of_the_project(source: Path) -> None:
+    found = re.search(r"project\(penstock VERSION ([0-9.]+)", (source / "CMakeLists.txt").read_text())
+    assert found is not None and penstock.__version__ == found[1]
+
+
+def test_the_license_is_that_of_the_project(source: Path) -> None:
+    assert (source / "python" / "LICENSE").read_text() == (source / "LICENSE").read_text()
+
+
+def test_torch_is_not_imported() -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None\n"  # an import of torch would raise ImportError
+        "import penstock, penstock.schedule, penstock.plan, penstock.view\n"
+        "print(penstock.plan.simulate(penstock.schedule.generate('GPipe', ranks=2, microbatches=3)).step_time)"
+    )
+    result = python("-c", script)
+    assert (result.returncode, result.stdout) == (0, "12.0\n"), result.stderr
+
+
+def test_the_module_runs_the_tool(tool: object) -> None:
+    arguments = ("-m", "penstock", "schedule", "1F1B", "--ranks", "2", "--microbatches", "2")
+    result = python(*arguments)
+    expected = penstock.schedule.generate("1F1B", ranks=2, microbatches=2).to_csv()
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+    failed = python("-m", "penstock", "schedule", "1F1X", "--ranks", "2", "--microbatches", "2")
+    assert failed.returncode == 2 and failed.stderr.startswith("penstock: error: unknown schedule '1F1X'")
+
+
+def test_a_package_without_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from penstock import __main__ as entry
+
+    monkeypatch.setattr(entry, "_tool", lambda: Path("does/not/exist"))
+    assert entry.main() == 1
+    assert "built without the command-line tool" in capsys.readouterr().err
+
+
+def test_the_tool_uses_the_torch_of_this_python(tool: object, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    result = python("-m", "penstock", "doctor", PYTHONPATH=path, PENSTOCK_TORCH="")
+    # The stand-in has no libtorch. The message names its directory, unless this is a build without libtorch.
+    if "cannot be started" not in result.stderr:
+        assert f"PENSTOCK_TORCH is '{tmp_path / 'torch'}'" in result.stderr
+    assert result.returncode == 1 and "torch was imported" not in result.stderr
+
+
+def test_docstrings_exist_on_everything_public() -> None:
+    for module in (penstock.schedule, penstock.plan, penstock.view, penstock.errors):
+        assert module.__doc__
+        for name in module.__all__:
+            item = getattr(module, name)
+            if not (isinstance(item, type) or callable(item)) or getattr(item, "__module__", "") == "typing":
+                continue
+            assert item.__doc__, f"{module.__name__}.{name}"
+            for member, value in vars(item).items() if isinstance(item, type) else ():
+                if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                    assert value.__doc__, f"{module.__name__}.{name}.{member}"
+
+
+def test_examples_in_docstrings_run() -> None:
+    import doctest
+
+    for module in (penstock.schedule, penstock.plan, penstock.view):
+        results = doctest.testmod(module)
+        assert results.attempted > 0 and results.failed == 0

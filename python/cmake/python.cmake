@@ -1,11 +1,17 @@
 # Functions that find Python, the headers for extension modules, and files of installed Python packages.
 
-# Sets `directory` to the directory of an installed Python package, or to an empty string. Does not import the package.
+# Sets `directory` to the directory of an installed Python package, or to an empty string. Does not import the package. pip builds in an
+# environment that it sets up with PYTHONPATH and that hides the installed packages; with -I, Python ignores this variable and finds them.
 function(penstock_python_package package directory)
-  execute_process(
-    COMMAND ${Python_EXECUTABLE} -c
-      "import importlib.util as u, os; s = u.find_spec('${package}'); print(os.path.dirname(s.origin) if s and s.origin else '', end='')"
-    OUTPUT_VARIABLE found ERROR_QUIET)
+  foreach(option -c -Ic)
+    execute_process(
+      COMMAND ${Python_EXECUTABLE} ${option}
+        "import importlib.util as u, os; s = u.find_spec('${package}'); print(os.path.dirname(s.origin) if s and s.origin else '', end='')"
+      OUTPUT_VARIABLE found ERROR_QUIET)
+    if(found)
+      break()
+    endif()
+  endforeach()
   set(${directory} "${found}" PARENT_SCOPE)
 endfunction()
 

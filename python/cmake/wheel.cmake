@@ -11,13 +11,13 @@ endforeach()
 set(PENSTOCK_WHEEL ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")  # as in the root project
 
-# libtorch and the headers are those of the Python packages in the environment of the build.
+# libtorch and the headers are those of installed Python packages.
 include(${CMAKE_CURRENT_LIST_DIR}/python.cmake)
 penstock_python_package(torch torch)
 set(PENSTOCK_TORCH "${torch}" CACHE PATH "Directory of the torch package")
 option(PENSTOCK_TORCH_SIDE "Build the parts on libtorch" ON)
 if(PENSTOCK_TORCH_SIDE AND NOT PENSTOCK_TORCH)
-  message(FATAL_ERROR "${Python_EXECUTABLE} has no package torch. Install torch==2.13.* in it. "
+  message(FATAL_ERROR "${Python_EXECUTABLE} has no package torch. Install it first: pip install torch==2.13.0. "
     "-C cmake.define.PENSTOCK_TORCH_SIDE=OFF builds a package with schedules and plans only.")
 endif()
 penstock_python_package(nlohmann_json json)

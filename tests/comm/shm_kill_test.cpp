@@ -125,7 +125,8 @@ void kill_one(unsigned seed, bool direct) {
     }
   }
   const int messages = static_cast<int>(random() % 200);
-  while (board->exchanged < messages) std::this_thread::yield();
+  // A rank that is killed before all have attached would leave the others in the constructor of Rank.
+  while (board->attached < kRanks || board->exchanged < messages) std::this_thread::yield();
   for (unsigned spins = random() % 20'000; spins > 0; --spins)
     std::atomic_signal_fence(std::memory_order_seq_cst);
   kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);

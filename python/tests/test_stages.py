@@ -122,7 +122,10 @@ def _eval_keeps_the_mode() -> None:
     torch.manual_seed(5)
     parts = [module(chunk) for chunk in x.chunk(2)]
     torch.testing.assert_close(output, torch.cat(parts))  # the mode and the generator are the program's
-    assert len(losses) == 2 and not output.requires_grad
+    assert len(losses) == 2
+    assert output.requires_grad and losses[0].requires_grad  # so is the gradient mode
+    with torch.no_grad():
+        assert not schedule.eval(x).requires_grad
     assert all(p.grad is None for p in module.parameters())
     with torch.no_grad(), pytest.raises(RuntimeError, match="eval"):
         schedule.step(x, target=target)
@@ -344,11 +347,12 @@ def test_a_table_without_a_send_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["1F0garbage", "F0", "1X0", "1F", "(0F1;1B0)", "1UNSHARD2"])
-def test_actions_are_parsed_strictly(text: str) -> None:
-    from penstock.pipelining.schedules import _Action
+def test_files_are_parsed_strictly(text: str, tmp_path: pathlib.Path) -> None:
+    from penstock.pipelining._actions import check_file
 
+    (tmp_path / "table.csv").write_text(f"0F0,,{text}\n")
     with pytest.raises(RuntimeError):
-        _Action.from_str(text)
+        check_file(str(tmp_path / "table.csv"))
 
 
 def test_foreign_stages_are_refused() -> None:

@@ -32,7 +32,15 @@ class Pipe(_reference.Pipe):
         example_kwargs: dict[str, Any] | None = None,
         split_policy: Callable[[fx.GraphModule], fx.GraphModule] | None = None,
     ) -> Pipe:
-        traced: Any = _reference.Pipe.from_tracing(mod, example_args, example_kwargs, split_policy)
+        return Pipe._adopt(_reference.Pipe.from_tracing(mod, example_args, example_kwargs, split_policy))
+
+    @staticmethod
+    def _from_traced(*args: Any, **kwargs: Any) -> Pipe:
+        return Pipe._adopt(_reference.Pipe._from_traced(*args, **kwargs))
+
+    @staticmethod
+    def _adopt(traced: Any) -> Pipe:
+        """Makes the result of PyTorch's functions a pipe of this package."""
         traced.__class__ = Pipe
         pipe: Pipe = traced
         pipe._drop_stale_aliases()
@@ -117,7 +125,7 @@ def pipeline(
     `pipe_split()` in the model.
     """
     if split_spec is not None and split_policy is not None:
-        raise ValueError("Cannot specify both `split_spec` and `split_policy`: use one of them")
+        raise ValueError("Cannot specify both `split_spec` and `split_policy`. Please use only one of them.")
     if split_spec is not None:
         annotate_split_points(module, split_spec)
     return Pipe.from_tracing(module, mb_args, mb_kwargs, split_policy)
@@ -133,16 +141,12 @@ def pipeline_from_export(
     if not isinstance(program, torch.export.ExportedProgram):
         program = torch.export.load(os.fspath(program))
     whole: Any = program.module(check_guards=False)
-    traced: Any = _reference.Pipe._from_traced(
+    return Pipe._from_traced(
         whole,
         program,
         _reference.MultiUseParameterConfig.REPLICATE,
         split_policy=lambda graph_module: _with_split_points(graph_module, split_spec),
     )
-    traced.__class__ = Pipe
-    pipe: Pipe = traced
-    pipe._drop_stale_aliases()
-    return pipe
 
 
 def _with_split_points(module: fx.GraphModule, spec: dict[str, SplitPoint]) -> fx.GraphModule:

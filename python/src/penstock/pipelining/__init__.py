@@ -5,6 +5,7 @@ Change the import, and a program runs unchanged::
     from penstock.pipelining import PipelineStage, Schedule1F1B
 """
 
+from . import _backward, _debug, _unflatten, _utils, microbatch  # noqa: F401
 from ._IR import Pipe, SplitPoint, pipe_split, pipeline, pipeline_from_export
 from .schedules import (
     Schedule1F1B,

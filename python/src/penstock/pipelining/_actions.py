@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from typing import Any
 
 from torch.distributed.pipelining import schedules as _reference
-from torch.distributed.pipelining.schedules import OVERLAP_F_B, REDUCE_GRAD, RESHARD, UNSHARD, _ComputationType
+from torch.distributed.pipelining.schedules import REDUCE_GRAD, RESHARD, UNSHARD, _Action
 
 _OVERLAP = re.compile(r"\((?P<forward>[^;()]+);(?P<backward>[^;()]+)\)OVERLAP_F_B")
 _PLAIN = re.compile(
@@ -16,27 +17,27 @@ _PLAIN = re.compile(
 )
 
 
-class _Action(_reference._Action):
-    """An action of a rank. `from_str` refuses text that is not exactly an action."""
+def check_file(filename: str) -> None:
+    """Refuses a file with a field that is not exactly an action. PyTorch reads as much of it as it understands."""
+    with open(filename, newline="") as file:
+        for row in csv.reader(file):
+            for field in row:
+                check_text(field)
 
-    __slots__ = ()
 
-    @staticmethod
-    def from_str(action_string: str) -> _Action | None:
-        text = action_string.strip()
-        if text in ("", "None"):
-            return None
-        overlap = _OVERLAP.fullmatch(text)
-        if overlap is not None:
-            parts: Any = tuple(_Action.from_str(overlap[name]) for name in ("forward", "backward"))
-            return _Action(-1, OVERLAP_F_B, None, parts)
-        match = _PLAIN.fullmatch(text)
-        if match is None:
-            _reference._Action.from_str(text)  # raises, unless the text only starts like an action
-            raise RuntimeError(f"Invalid action string: {action_string!r} does not end after the action")
-        if match["whole"] is not None:
-            return _Action(int(match["stage"]), _ComputationType(match["whole"]))
-        return _Action(int(match["stage"]), _ComputationType(match["compute"]), int(match["microbatch"]))
+def check_text(text: str) -> None:
+    stripped = text.strip()
+    overlap = _OVERLAP.fullmatch(stripped)
+    parts = (overlap["forward"], overlap["backward"]) if overlap is not None else (stripped,)
+    for part in parts:
+        if part and _PLAIN.fullmatch(part.strip()) is None:
+            _Action.from_str(part)  # raises, unless the text only starts like an action
+            raise RuntimeError(f"Invalid action string: {text!r} does not end after the action")
+
+
+def actions_of(row: list[Any]) -> list[_Action | None]:
+    """The actions of a row of a generated table."""
+    return [None if action is None else _Action.from_str(str(action)) for action in row]
 
 
 def texts_of(actions: list[Any]) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 _meshes: dict[str, Any] = {}
+_layouts: dict[str, str] = {}
+_get_mesh: list[Callable[..., Any]] = []
 
 
 def _describe(placement: Placement) -> list[Any]:
@@ -36,12 +41,38 @@ def remember_mesh(mesh: Any) -> str:
     return key
 
 
+def remember_get_mesh(get_mesh: Callable[..., Any]) -> None:
+    """Adds a function of a program that returns the mesh with given axes and layout."""
+    if get_mesh not in _get_mesh:
+        _get_mesh.append(get_mesh)
+
+
+def _layout_of(mesh: Any, key: str) -> str:
+    if key not in _layouts:
+        _layouts[key] = base64.b64encode(pickle.dumps(mesh._layout)).decode()
+    return _layouts[key]
+
+
+def _find_mesh(key: str, layout: str) -> Any:
+    """The mesh of this rank with the key; asks the functions of the program if it is not known."""
+    if key not in _meshes:
+        axes = tuple(json.loads(key)[0])
+        for get_mesh in _get_mesh:
+            mesh = get_mesh(axes, pickle.loads(base64.b64decode(layout)))
+            if mesh is not None:
+                _meshes[key] = mesh
+                break
+    return _meshes.get(key)
+
+
 def pack(tensor: torch.Tensor) -> tuple[torch.Tensor, str] | None:
     """Returns the local shard of a distributed tensor and its description; None for any other subclass."""
     if not isinstance(tensor, DTensor):
         return None
+    key = remember_mesh(tensor.device_mesh)
     description = {
-        "mesh": remember_mesh(tensor.device_mesh),
+        "mesh": key,
+        "layout": _layout_of(tensor.device_mesh, key),
         "placements": [_describe(placement) for placement in tensor.placements],
         "shape": list(tensor.shape),
         "stride": list(tensor.stride()),
@@ -52,7 +83,7 @@ def pack(tensor: torch.Tensor) -> tuple[torch.Tensor, str] | None:
 def unpack(local: torch.Tensor, text: str) -> DTensor:
     """The inverse of `pack`, on the mesh of this rank with the same axes."""
     description = json.loads(text)
-    mesh = _meshes.get(description["mesh"])
+    mesh = _find_mesh(description["mesh"], description["layout"])
     if mesh is None:
         axes, sizes = json.loads(description["mesh"])
         raise RuntimeError(

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from ._data_parallel import StageHooks
 from ._distributed import remember_mesh
+from ._metadata import StageMetadata
 from ._wiring import StageOutput
 from ._worlds import GroupWorld, world_of
 
@@ -21,6 +22,8 @@ from ._worlds import GroupWorld, world_of
 def _detach(value: Any) -> Any:
     if type(value) is torch.Tensor:
         return value.detach()
+    if isinstance(value, StageOutput):
+        return StageOutput(_detach(value.output), _detach(value.skips))
     return tree_map_only(torch.Tensor, torch.Tensor.detach, value)
 
 
@@ -29,18 +32,23 @@ class StageCalls:
 
     output_type = StageOutput
 
-    def __init__(self, stage: Any) -> None:
+    def __init__(self, stage: Any, microbatches: int) -> None:
         self._stage = stage
+        self._metadata = StageMetadata(stage, microbatches)
         self._saves_outputs = False
+        self._train = False
+        self._grad_mode = True
         self._order: list[int] = []
         self._next = 0
         self.outputs: dict[int, Any] = {}
         self.last_output: Any = None
         self.forward: Callable[..., Any] = self._forward_last if stage.is_last else self._forward
 
-    def begin_step(self, order: list[int], saves_outputs: bool) -> None:
+    def begin_step(self, order: list[int], saves_outputs: bool, train: bool) -> None:
         """`order` lists the microbatches in the order of their forward passes."""
         self._order, self._next, self._saves_outputs = order, 0, saves_outputs
+        self._train, self._grad_mode = train, torch.is_grad_enabled()
+        self._metadata.begin_step(train)
         self.outputs = {}
 
     def end_step(self) -> None:
@@ -49,7 +57,13 @@ class StageCalls:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         stage = self._stage
-        output = stage.forward_maybe_with_nosync(*args, **kwargs)
+        self._metadata.check("input", args)
+        with torch.set_grad_enabled(self._grad_mode):  # a step without a backward pass runs in the mode of the caller
+            output = stage.forward_maybe_with_nosync(*args, **kwargs)
+        self._metadata.check("output", output)
+        self._metadata.record(args, output, self._train)
+        if not self._train and not stage.is_last:
+            output = _detach(output)
         if stage._running is not None:  # only a custom function asks for it
             self.last_output = output
         return output
@@ -59,7 +73,7 @@ class StageCalls:
         microbatch = self._order[self._next]
         self._next += 1
         if self._saves_outputs:
-            self.outputs[microbatch] = _detach(output)
+            self.outputs[microbatch] = _detach(output) if self._train else output
         return output
 
     def parameters(self) -> Iterable[tuple[str, torch.Tensor]]:
@@ -84,7 +98,7 @@ class Engine:
         self._stages = stages
         self.table = table
         self.generation = world.generation
-        self.calls = {stage.stage_index: StageCalls(stage) for stage in stages}
+        self.calls = {stage.stage_index: StageCalls(stage, table.microbatches) for stage in stages}
         for stage in stages:
             stage._calls = self.calls[stage.stage_index]
             for parameter in stage.submod.parameters():
@@ -98,7 +112,8 @@ class Engine:
                 stage.stage_index,
                 str(torch.device(stage.device)),
                 stage.dw_builder,
-                *stage._examples(),
+                None,
+                None,
             )
             for stage in stages
         ]
@@ -112,7 +127,7 @@ class Engine:
             table.microbatches,
             {"data_parallel": self._hooks, **settings},
         )
-        self._forward_order = _forward_order(self._pipeline.actions(), stages[0].num_stages - 1)
+        self.forward_order = _forward_order(self._pipeline.actions(), stages[0].num_stages - 1)
 
     def run(
         self,
@@ -126,12 +141,13 @@ class Engine:
         first = any(stage.is_first for stage in self._stages)
         last = any(stage.is_last for stage in self._stages)
         for call in self.calls.values():
-            call.begin_step(self._forward_order, return_outputs)
+            call.begin_step(self.forward_order, return_outputs, train)
         self._hooks.begin_step()
         try:
-            losses = self._pipeline.step(
-                args if first else [], kwargs, targets if last else None, train, _interruptible()
-            )
+            with torch.set_grad_enabled(train or torch.is_grad_enabled()):
+                losses = self._pipeline.step(
+                    args if first else [], kwargs, targets if last else None, train, _interruptible()
+                )
             for stage in self._stages:
                 if stage.is_last and return_outputs:
                     outputs = self.calls[stage.stage_index].outputs
@@ -156,6 +172,11 @@ class Table:
     lowered: bool
     stage_to_rank: list[int]
     microbatches: int
+
+    @property
+    def reduces_gradients(self) -> bool:
+        """Whether gradients are reduced and scaled at the end: always, unless a lowered table leaves it out."""
+        return not self.lowered or any(text.endswith("REDUCE_GRAD") for row in self.rows for text in row)
 
 
 def _forward_order(actions: list[str], stage: int) -> list[int]:

@@ -8,23 +8,24 @@ import torch
 import torch.distributed as dist
 from penstock import _plan
 from penstock._plan import Timeline
-from penstock.errors import ShapeError, UsageError
-from torch.distributed.pipelining._utils import PipeliningMetadataError
+from penstock.errors import PeerFailed, ShapeError, UsageError
 from torch.distributed.pipelining.schedules import _PipelineContext, _PipelineSchedule
 
+from ._as_written import cannot_use_runtime, overrides_actions
 from ._engine import Engine, Table, usable_world
+from ._metadata import MetadataError, PeerMetadataError
 from ._wiring import skip_values
-from .stage import _RunsOnRuntime
-
-
-class MetadataError(ShapeError, PipeliningMetadataError):
-    """A value with an unexpected shape, dtype or structure. Also an error of `torch.distributed.pipelining`."""
+from ._worlds import is_joined
 
 
 class _OnRuntime(_PipelineSchedule):
     """Runs the steps of a schedule on the C++ runtime."""
 
     _engine: Engine | None = None
+    _engine_order: Any = None
+    _as_written = False
+    _grad_mode = True
+    _eval_losses: list[Any] | None = None
     _running: Any = None
     _loss_kwargs: dict[str, Any] | None = None
     _context: _PipelineContext | None = None
@@ -87,18 +88,24 @@ class _OnRuntime(_PipelineSchedule):
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         stages = self._local_stages()
-        for stage in stages:
-            if not isinstance(stage, _RunsOnRuntime):
-                raise TypeError(
-                    f"a {type(stage).__name__} cannot run here: make stages with PipelineStage or build_stage of "
-                    "penstock.pipelining"
-                )
+        if cannot_use_runtime(stages):
+            return super().step(*args, **kwargs)  # type: ignore[safe-super]
+        if self._has_backward and not torch.is_grad_enabled() and not is_joined(stages[0].group):
+            return super().step(*args, **kwargs)  # type: ignore[safe-super]  # raises, without waiting for other ranks
         world = usable_world(stages)
         try:
             return super().step(*args, **kwargs)  # type: ignore[safe-super]
         except ShapeError as error:
+            if isinstance(error, MetadataError):
+                world.fail(f"{type(error).__name__}: {error}")
+                raise
             world.mark_failed()
             raise MetadataError(error.message, error.context, error.hint).with_traceback(error.__traceback__) from None
+        except PeerFailed as error:
+            world.fail(f"{type(error).__name__}: {error}")
+            if "MetadataError" not in error.cause:
+                raise
+            raise PeerMetadataError.of(error).with_traceback(error.__traceback__) from None
         except BaseException as error:
             # The other ranks must not wait for a step that this rank gave up. If they failed first, they know.
             world.fail(f"{type(error).__name__}: {error}")
@@ -113,15 +120,36 @@ class _OnRuntime(_PipelineSchedule):
         return_outputs: bool = True,
         loss_kwargs: dict[str, Any] | None = None,
     ) -> None:
+        stages = self._local_stages()
+        if cannot_use_runtime(stages) or self._engine_to_use() is None:
+            super()._step_microbatches(  # type: ignore[safe-super]
+                arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs
+            )
+            return
         args, kwargs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
-        engine = self._usable_engine()
+        args, kwargs = [tuple(each) for each in args], [each or {} for each in kwargs]
+        train = self._has_backward and all(stage.has_backward for stage in stages)
+        self._check_target(stages, target_mbs, train)
         self._context = _PipelineContext(self, args, kwargs, target_mbs, losses)
-        self._loss_kwargs = loss_kwargs
+        self._loss_kwargs, self._grad_mode = loss_kwargs, torch.is_grad_enabled()
+        self._eval_losses = None if train else []
+        assert self._engine is not None
         try:
-            self._internal_losses = engine.run(args, kwargs, target_mbs, self._has_backward, return_outputs)
+            found = self._engine.run(args, kwargs, target_mbs, train, return_outputs)
+            self._internal_losses = self._in_order(self._eval_losses) if self._eval_losses else found
         finally:
-            self._context = self._loss_kwargs = None
-        self._update_losses(self._local_stages(), losses)
+            self._context = self._loss_kwargs = self._eval_losses = None
+        self._update_losses(stages, losses)
+
+    def _check_target(self, stages: list[Any], targets: list[Any] | None, train: bool) -> None:
+        for stage in stages:
+            if train and targets is None and stage.is_last:
+                raise MetadataError(f"Stage {stage.stage_index}: loss_fn and target required for last stage")
+
+    def _in_order(self, losses: list[Any]) -> list[Any]:
+        """The losses of a step without a backward pass, by microbatch."""
+        assert self._engine is not None
+        return [loss for _, loss in sorted(zip(self._engine.forward_order, losses, strict=True), key=lambda item: item[0])]
 
     def _split_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[list[Any], list[Any]]:
         args_split, kwargs_split = super()._split_inputs(args, kwargs)
@@ -133,14 +161,27 @@ class _OnRuntime(_PipelineSchedule):
             )
         return args_split, kwargs_split
 
-    def _usable_engine(self) -> Engine:
+    def _order(self) -> Any:
+        """The object that holds the table. A new object is a new table."""
+        return None
+
+    def _engine_to_use(self) -> Engine | None:
+        """Returns None if a rank has stages whose methods must run as they are written. Collective."""
         stages = self._local_stages()
         world = usable_world(stages)
-        if self._engine is None or self._engine.generation != world.generation:
-            self._engine = Engine(stages, world, self._table(), self._settings(stages))
+        if self._engine is None and self._as_written:
+            return None
+        if self._engine is None or self._engine.generation != world.generation or self._engine_order is not self._order():
+            self._engine = None
+            self._as_written = world.any_rank(any(overrides_actions(stage) for stage in stages))
+            if self._as_written:
+                return None
+            table = self._table()
+            self._engine = Engine(stages, world, table, self._settings(stages, table))
+            self._engine_order = self._order()
         return self._engine
 
-    def _settings(self, stages: list[Any]) -> dict[str, Any]:
+    def _settings(self, stages: list[Any], table: Table) -> dict[str, Any]:
         skips, shared = self._skips, self._shared
         info = getattr(stages[0], "pipe_info", None)
         if skips is None:
@@ -149,7 +190,7 @@ class _OnRuntime(_PipelineSchedule):
             shared = stages[0]._shared_parameters
         return {
             "loss": self._call_loss if self._loss_fn is not None else None,
-            "scale_grads": self.scale_grads,
+            "scale_grads": self.scale_grads and table.reduces_gradients,
             "skips": skips,
             "shared": [list(entry.items()) for entry in shared],
             "custom": self._custom_functions(),
@@ -157,7 +198,12 @@ class _OnRuntime(_PipelineSchedule):
         }
 
     def _call_loss(self, output: Any, target: Any) -> torch.Tensor:
-        return self._compute_loss(output, target, self._loss_kwargs)  # type: ignore[no-any-return]
+        with torch.set_grad_enabled(self._grad_mode):
+            loss = self._compute_loss(output, target, self._loss_kwargs)
+        if self._eval_losses is None:
+            return loss  # type: ignore[no-any-return]
+        self._eval_losses.append(loss)
+        return torch.zeros(())  # the runtime needs a number, and the caller gets the losses as they are
 
     # A function that replaces an action may call these; the runtime has done their work.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from typing import Any
 
@@ -18,13 +19,15 @@ class GroupWorld:
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         rank, size = dist.get_rank(group), dist.get_world_size(group)
-        store = None
+        self._rank, self._store = rank, None
         if size > 1:
-            name = f"{group.group_name}/{_next_number(group.group_name)}"
-            store = PrefixStore(f"penstock/{name}", dist.distributed_c10d._get_process_group_store(group))
+            base = dist.distributed_c10d._get_process_group_store(group)
+            number = base.add(f"penstock/{group.group_name}/joined/{rank}", 1)  # equal on all ranks: they join together
+            self._store = PrefixStore(f"penstock/{group.group_name}/{number}", base)
         local_rank = int(os.environ.get("LOCAL_RANK", rank))
-        self._world = _torch.World.join(store, rank, size, local_rank, "auto", str(device), None)
+        self._world = _torch.World.join(self._store, rank, size, local_rank, "auto", str(device), None)
         self._failed = False
+        self._votes = 0
         self.generation = 0
         """Counts the failures that the world recovered from."""
 
@@ -57,20 +60,34 @@ class GroupWorld:
         if self._failed:
             self._world.rebuild()
             self._failed = False
+            self._votes = 0
             self.generation += 1
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank. Collective."""
+        if self._store is None:
+            return flag
+        self._votes += 1
+        prefix = f"vote/{self.generation}/{self._votes}"
+        keys = [f"{prefix}/{rank}" for rank in range(self.size)]
+        self._store.set(keys[self._rank], str(int(flag)))
+        while not self._store.check(keys):
+            self._world.check()  # raises if another rank failed before it voted
+            time.sleep(0.001)
+        return any(self._store.get(key) == b"1" for key in keys)
 
     def close(self) -> None:
         self._world.close()
 
 
 _worlds: weakref.WeakKeyDictionary[dist.ProcessGroup, GroupWorld] = weakref.WeakKeyDictionary()
-_numbers: dict[str, int] = {}
 _process = os.getpid()
 
 
-def _next_number(name: str) -> int:
-    _numbers[name] = _numbers.get(name, -1) + 1
-    return _numbers[name]
+def is_joined(group: dist.ProcessGroup | None) -> bool:
+    """Whether the ranks of the group already form a world."""
+    chosen = group if group is not None else dist.distributed_c10d._get_default_group()
+    return chosen in _worlds
 
 
 def world_of(group: dist.ProcessGroup | None, device: torch.device) -> GroupWorld:

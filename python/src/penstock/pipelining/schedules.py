@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from penstock import plan
 from penstock import schedule as _tables
 from torch.distributed.pipelining import schedules as _reference
@@ -29,6 +30,7 @@ from torch.distributed.pipelining.schedules import (  # noqa: F401
     F,
     I,
     W,
+    _Action,
     _add_reduce_grad,
     _add_send_recv,
     _add_unshard_reshard,
@@ -47,9 +49,10 @@ from torch.distributed.pipelining.schedules import (  # noqa: F401
     _wait_batch_p2p,
 )
 
-from ._actions import _Action, _simulate_comms_compute, texts_of
+from ._actions import _simulate_comms_compute, actions_of, check_file, texts_of
 from ._engine import Table
-from ._steps import MetadataError, _OnRuntime
+from ._metadata import MetadataError
+from ._steps import _OnRuntime
 
 __all__ = [
     "MetadataError",
@@ -88,16 +91,18 @@ class PipelineScheduleSingle(_OnRuntime, _reference.PipelineScheduleSingle):
         return [self._stage]
 
     def _table(self) -> Table:
-        order = self.pipeline_order
-        if order is None:
+        if self.pipeline_order is None:
             raise NotImplementedError(f"{type(self).__name__} does not define _get_pipeline_order")
+        return self._table_of_order(self.pipeline_order)
+
+    def _table_of_order(self, order: dict[int, list[_Action | None]]) -> Table:
         rows = [texts_of([a for a in order[rank] if a is None or a.is_compute_op]) for rank in range(len(order))]
         return Table(rows, False, list(range(self._num_stages)), self._n_microbatches)
 
-    def _generated_order(self, name: str) -> dict[int, list[_reference._Action | None]]:
+    def _generated_order(self, name: str) -> dict[int, list[_Action | None]]:
         """The table of a built-in schedule."""
         table = _tables.generate(name, ranks=self._num_stages, microbatches=self._n_microbatches)
-        return {rank: [_Action.from_str(str(a)) for a in row] for rank, row in enumerate(table.table)}
+        return {rank: _add_reduce_grad(actions_of(row), self._n_microbatches) for rank, row in enumerate(table.table)}
 
 
 class _ScheduleForwardOnly(PipelineScheduleSingle, _reference._ScheduleForwardOnly):
@@ -116,8 +121,8 @@ class _ScheduleForwardOnly(PipelineScheduleSingle, _reference._ScheduleForwardOn
             _reference._ScheduleForwardOnly._step_microbatches(self, arg_mbs, kwarg_mbs, target_mbs, losses)  # raises
         super()._step_microbatches(arg_mbs, kwarg_mbs, None, None, return_outputs)
 
-    def _get_pipeline_order(self) -> dict[int, list[Any]]:
-        return self._generated_order("ForwardOnly")
+    def _table(self) -> Table:
+        return self._table_of_order(self._generated_order("ForwardOnly"))
 
 
 class ScheduleGPipe(PipelineScheduleSingle, _reference.ScheduleGPipe):
@@ -166,6 +171,9 @@ class PipelineScheduleMulti(_OnRuntime, _reference.PipelineScheduleMulti):
     def _local_stages(self) -> list[Any]:
         return list(self._stages)
 
+    def _order(self) -> Any:
+        return self.pipeline_order
+
     def _table(self) -> Table:
         return self._table_of(self.pipeline_order, lowered=False)
 
@@ -176,6 +184,7 @@ class PipelineScheduleMulti(_OnRuntime, _reference.PipelineScheduleMulti):
 
     def _load_csv(self, filename: str, format: Literal["compute_only", "compute_comms"] = "compute_only") -> None:
         self._engine = None
+        check_file(filename)
         super()._load_csv(filename, format)
 
 
@@ -183,6 +192,10 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti, _reference._PipelineSchedu
     """Runs any table of actions, with or without sends and receives."""
 
     _lowered_by_user = False
+    _prepared: dict[int, list[Any]] | None = None
+
+    def _order(self) -> Any:
+        return getattr(self, "pipeline_order_with_comms", None)
 
     def _prepare_schedule_with_comms(
         self,
@@ -193,11 +206,13 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti, _reference._PipelineSchedu
         self._lowered_by_user = format == "compute_comms"
         self._compute_order = actions
         super()._prepare_schedule_with_comms(actions, format)
+        self._prepared = {rank: list(row) for rank, row in self.pipeline_order_with_comms.items()}
 
     def _table(self) -> Table:
         if not hasattr(self, "pipeline_order_with_comms"):
             raise AssertionError("this schedule has no table yet: call _load_csv or _prepare_schedule_with_comms first")
-        if self._lowered_by_user:
+        changed = self.pipeline_order_with_comms != self._prepared
+        if self._lowered_by_user or changed:
             return self._table_of(self.pipeline_order_with_comms, lowered=True)
         return self._table_of(self._compute_order, lowered=False)
 
@@ -219,7 +234,8 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti, _reference._PipelineSchedu
             received = self.fwd_recv_ops, self.bwd_recv_ops
             self.fwd_recv_ops = self.bwd_recv_ops = _Pending()  # type: ignore[assignment]
             try:
-                call(_Action.from_str(text), self._context)
+                with torch.set_grad_enabled(self._grad_mode):
+                    call(_Action.from_str(text), self._context)
             finally:
                 self.fwd_recv_ops, self.bwd_recv_ops = received
                 self._set_running(None)
@@ -270,9 +286,7 @@ class _Generated(_PipelineScheduleRuntime):
         )
 
     def _prepare(self, table: Any) -> None:
-        self.pipeline_order = {
-            rank: [_Action.from_str(str(a)) for a in row] for rank, row in enumerate(table.table)
-        }
+        self.pipeline_order = {rank: actions_of(row) for rank, row in enumerate(table.table)}
         self._prepare_schedule_with_comms(self.pipeline_order)
 
 
@@ -338,7 +352,7 @@ def get_schedule_class(schedule_name: str) -> type:
     for name, found in _CLASSES.items():
         if name.lower() == schedule_name.lower().replace("-", ""):
             return found
-    raise ValueError(f"Unknown schedule name '{schedule_name}': use one of {', '.join(_CLASSES)}")
+    raise ValueError(f"Unknown schedule name '{schedule_name}'. The valid options are {list(_CLASSES)}")
 
 
 def __getattr__(name: str) -> Any:

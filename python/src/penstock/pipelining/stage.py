@@ -15,7 +15,7 @@ from torch.distributed.pipelining import stage as _reference
 from torch.distributed.pipelining._utils import PipeInfo
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from ._distributed import remember_mesh
+from ._distributed import remember_get_mesh, remember_mesh
 from ._wiring import StageOutput, Wiring, stage_wiring
 
 __all__ = ["PipelineStage", "StageOutput", "build_stage"]
@@ -32,10 +32,6 @@ class _RunsOnRuntime(_PipelineStageBase):
     _calls: Any = None
     _wiring: Wiring | None = None
     _shared_parameters: list[dict[int, str]] = []
-
-    def _examples(self) -> tuple[Any, Any]:
-        """Examples of the input and output of a microbatch, if the user gave them."""
-        return None, None
 
     def _run_part(self, kind: str, chunk: int) -> None:
         self._running.run_part(f"{self.stage_index}{kind}{chunk}")
@@ -89,7 +85,7 @@ class PipelineStage(_RunsOnRuntime, _reference.PipelineStage):
 
     Takes the arguments of `torch.distributed.pipelining.PipelineStage`. `input_args` and `output_args` are optional:
     stages learn shapes at the first step and whenever they change. If they are given, every microbatch is checked
-    against them.
+    against them, except at the ends of a pipeline whose stages give both.
     """
 
     def __init__(
@@ -119,15 +115,12 @@ class PipelineStage(_RunsOnRuntime, _reference.PipelineStage):
             dw_builder,
             get_mesh,
         )
-        self._example_input = _as_tuple(input_args)
-        self._example_output = output_args
+        if get_mesh is not None:
+            remember_get_mesh(get_mesh)
         for example in (input_args, output_args, input_grads, output_grads):
-            for tensor in _as_tuple(example) or ():
+            for tensor in example if isinstance(example, (tuple, list)) else (example,):
                 if hasattr(tensor, "device_mesh"):
                     remember_mesh(tensor.device_mesh)
-
-    def _examples(self) -> tuple[Any, Any]:
-        return self._example_input, self._example_output
 
 
 class _PipelineStage(_RunsOnRuntime, _reference._PipelineStage):
@@ -148,12 +141,6 @@ class _PipelineStage(_RunsOnRuntime, _reference._PipelineStage):
         if self._wiring is None:
             return super().forward_maybe_with_nosync(*args, **kwargs)
         return self._wiring.call(super().forward_maybe_with_nosync, args, kwargs)
-
-
-def _as_tuple(example: Any) -> tuple[Any, ...] | None:
-    if example is None:
-        return None
-    return tuple(example) if isinstance(example, (tuple, list)) else (example,)
 
 
 def build_stage(

@@ -1,0 +1,228 @@
+"""What programs written for torch.distributed.pipelining may rely on, compared with the reference."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+from unittest import mock
+
+import models
+import pytest
+import ranks
+import torch
+
+CPU = torch.device("cpu")
+MSE = torch.nn.functional.mse_loss
+PACKAGES = ["torch.distributed.pipelining", "penstock.pipelining"]
+
+
+def _outcome(call: Any) -> Any:
+    """What a call returns, or the text of its exception, with tensors as lists."""
+    try:
+        found = call()
+    except Exception as error:
+        return str(error)
+    return found.tolist() if isinstance(found, torch.Tensor) else found
+
+
+def _both(function: Any, size: int, *args: Any) -> None:
+    found = ranks.run(_run_both, size, function, args)
+    for rank, (reference, ours) in enumerate(found):
+        assert ours == reference, f"rank {rank}"
+
+
+def _run_both(rank: int, size: int, function: Any, args: tuple[Any, ...]) -> list[Any]:
+    return [_outcome(lambda: function(importlib.import_module(name), rank, size, *args)) for name in PACKAGES]
+
+
+def _grads(module: torch.nn.Module) -> list[Any]:
+    return [None if p.grad is None else p.grad.mul(1e4).round().tolist() for p in module.parameters()]
+
+
+def _step(schedule: Any, rank: int, size: int, **more: Any) -> Any:
+    x, target = models.batch(8)
+    return schedule.step(*([x] if rank == 0 else []), **({"target": target} if rank == size - 1 else {}), **more)
+
+
+@pytest.mark.parametrize("name", ["_backward", "_debug", "_unflatten", "_utils", "microbatch", "schedules", "stage", "_IR"])
+def test_modules_and_names(name: str) -> None:
+    reference, ours = (getattr(importlib.import_module(package), name) for package in PACKAGES)
+    assert [n for n in dir(reference) if not hasattr(ours, n)] == []
+
+
+@pytest.mark.parametrize("name", ["1F1B", "GPipe", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "DualPipeV"])
+def test_tables_of_mock_stages_hold_actions(name: str) -> None:
+    from penstock.pipelining.schedules import PipelineScheduleSingle, _Action, get_schedule_class
+    from penstock.pipelining.stage import PipelineStage
+
+    made = get_schedule_class(name)
+    single = issubclass(made, PipelineScheduleSingle)
+    stage = mock.create_autospec(PipelineStage, instance=True)
+    stage.group_rank, stage.group_size, stage.submod, stage.num_stages = 0, 2, None, 2 if single else 4
+    schedule = made(stage if single else [stage, stage], 4)
+    rows = [*schedule.pipeline_order.values(), *getattr(schedule, "pipeline_order_with_comms", {}).values()]
+    assert all(isinstance(action, _Action) for row in rows for action in row if action is not None)
+    if single:
+        assert str(schedule.pipeline_order[1][-1]) == "1REDUCE_GRAD"
+
+
+def test_unknown_schedules() -> None:
+    from penstock.pipelining.schedules import get_schedule_class
+
+    with pytest.raises(ValueError, match=re.escape("Unknown schedule name 'GPype'. The valid options are ['1F1B', ")):
+        get_schedule_class("GPype")
+
+
+def test_a_traced_graph_becomes_a_pipe_of_the_package() -> None:
+    from penstock.pipelining._IR import MultiUseParameterConfig, Pipe
+
+    program = torch.export.export(models.block(0), models.batch(2)[:1])
+    assert isinstance(Pipe._from_traced(program.module(), program, MultiUseParameterConfig.REPLICATE), Pipe)
+
+
+def _examples(package: Any, rank: int, size: int, given: str, rows: int) -> Any:
+    example = (torch.empty(rows, models.WIDTH, device="meta", requires_grad=True),)
+    more: dict[str, Any] = {f"{kind}_args": example for kind in ("input", "output") if kind in given}
+    module = models.block(rank)
+    stage = package.PipelineStage(module, rank, size, CPU, **more)
+    _step(package.ScheduleGPipe(stage, 4, loss_fn=MSE), rank, size)
+    inputs = stage._stage_meta.inputs
+    return _grads(module), stage._inference_mode.value, [(m.shape, m.dtype) for m in inputs], stage.chunks
+
+
+@pytest.mark.parametrize("given", ["", "input", "output", "input output"])
+def test_examples_of_values(given: str) -> None:
+    _both(_examples, 2, given, 2)
+
+
+@pytest.mark.parametrize(("given", "rows"), [("input", 3), ("output", 3), ("input output", 3)])
+def test_wrong_examples(given: str, rows: int) -> None:
+    _both(_examples, 1, given, rows)
+
+
+def _wrong_example(rank: int, size: int) -> Any:
+    from penstock.pipelining import PipelineStage, ScheduleGPipe
+
+    example = torch.empty(3, models.WIDTH) if rank == 0 else None
+    stage = PipelineStage(models.block(rank), rank, size, CPU, input_args=example)
+    try:
+        _step(ScheduleGPipe(stage, 4, loss_fn=MSE), rank, size)
+    except RuntimeError as error:
+        return [base.__name__ for base in type(error).__mro__], str(error)
+
+
+def test_a_wrong_example_is_a_metadata_error_on_every_rank() -> None:
+    for bases, text in ranks.run(_wrong_example, 2):
+        assert "PipeliningMetadataError" in bases
+        assert "Stage 0 input[0]: shape mismatch: torch.Size([3, 8]) vs torch.Size([2, 8])" in text
+
+
+def _no_target(package: Any, rank: int, size: int) -> Any:
+    package.ScheduleGPipe(package.PipelineStage(models.block(0), 0, 1, CPU), 4, loss_fn=MSE).step(models.batch(8)[0])
+
+
+def test_a_missing_target() -> None:
+    _both(_no_target, 1)
+
+
+def _evaluated(package: Any, rank: int, size: int) -> Any:
+    modes = []
+    module = models.block(rank)
+    module.register_forward_hook(lambda m, i, o: modes.append((torch.is_grad_enabled(), i[0].requires_grad, o.requires_grad)))
+    schedule = package.ScheduleGPipe(package.PipelineStage(module, rank, size, CPU), 4, loss_fn=lambda o, t: (o - t).sum(1))
+    losses: list[torch.Tensor] = []
+    more = {"losses": losses} if rank == size - 1 else {}
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            x, target = models.batch(8)
+            schedule.eval(*([x] if rank == 0 else []), target=target, **more)
+        modes.append([(loss.shape, loss.requires_grad) for loss in losses])
+    return modes[-1], modes[-2], modes[-6]
+
+
+def test_eval_runs_in_the_gradient_mode_of_the_caller() -> None:
+    _both(_evaluated, 2)
+
+
+def _microbatches(package: Any, rank: int, size: int, backward: bool) -> Any:
+    module = models.block(rank)
+    stage = package.PipelineStage(module, rank, size, CPU)
+    stage.has_backward = backward
+    schedule = package.Schedule1F1B(stage, 4, loss_fn=MSE)
+    x, target = models.batch(8)
+    losses: list[torch.Tensor] = []
+    args = [[chunk] for chunk in x.chunk(4)] if rank == 0 else None
+    schedule._step_microbatches(args, [None] * 4, list(target.chunk(4)), losses)
+    return _grads(module), len(losses), len(stage.output_chunks)
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_microbatches_without_step(backward: bool) -> None:
+    _both(_microbatches, 2, backward)
+
+
+def _overridden(package: Any, rank: int, size: int, where: str) -> Any:
+    calls = []
+
+    class Stage(package.PipelineStage):  # type: ignore[misc]
+        def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+            calls.append(f"reduce {grad_scale_factor}")
+            super().perform_reduce_grad(grad_scale_factor)
+
+    module = models.block(rank)
+    stage = (Stage if where == "class" else package.PipelineStage)(module, rank, size, CPU)
+    if where == "object" and rank == 1:  # the other rank must follow
+        stage.forward_one_chunk = mock.Mock(side_effect=stage.forward_one_chunk)
+    schedule = package.ScheduleGPipe(stage, 4, loss_fn=MSE)
+    for _ in range(2):
+        module.zero_grad()
+        _step(schedule, rank, size)
+    return _grads(module), calls, getattr(stage.forward_one_chunk, "call_count", None)
+
+
+@pytest.mark.parametrize("where", ["class", "object"])
+def test_stages_with_methods_of_their_own(where: str) -> None:
+    _both(_overridden, 2, where)
+
+
+def test_a_stage_of_another_kind() -> None:
+    from penstock.pipelining import ScheduleGPipe
+
+    stage = mock.MagicMock()
+    stage.num_stages, stage.is_last, stage.device, stage.output_chunks = 1, True, CPU, []
+    stage.forward_one_chunk.side_effect = lambda i, args, kwargs, save_forward_output: stage.output_chunks.append(args[0])
+    x, _ = models.batch(8)
+    torch.testing.assert_close(ScheduleGPipe(stage, 4).step(x), x)
+    assert stage.forward_one_chunk.call_count == stage.backward_one_chunk.call_count == 4
+
+
+def _edited_table(package: Any, rank: int, size: int) -> Any:
+    module = models.block(rank)
+    stage = package.PipelineStage(module, rank, size, CPU)
+    schedule = package.schedules._PipelineScheduleRuntime([stage], 4, loss_fn=MSE)
+    schedule._prepare_schedule_with_comms(
+        {r: [package.schedules._Action.from_str(f"{r}{kind}{m}") for kind in "FB" for m in range(4)] for r in range(size)}
+    )
+    for row in schedule.pipeline_order_with_comms.values():
+        row[:] = [action for action in row if action.computation_type.value != "REDUCE_GRAD"]
+    _step(schedule, rank, size)
+    return _grads(module)
+
+
+def test_an_edited_table_without_reductions() -> None:
+    _both(_edited_table, 2)
+
+
+def _fails_early(rank: int, size: int) -> Any:
+    from penstock.pipelining import PipelineStage, ScheduleGPipe
+
+    schedule = ScheduleGPipe(PipelineStage(models.block(rank), rank, size, CPU), 4, loss_fn=MSE)
+    if rank == 0:
+        with torch.no_grad(), pytest.raises(RuntimeError, match="requires gradients"):
+            _step(schedule, rank, size)
+    return _step(schedule, rank, size) is not None
+
+
+def test_a_step_without_gradients_does_not_wait_for_other_ranks() -> None:
+    assert ranks.run(_fails_early, 2) == [False, True]

@@ -26,7 +26,7 @@ namespace {
 //! Name, kind, state, tensor.
 using Entry = std::tuple<std::string, std::string, std::string, py::object>;
 
-checkpoint::PieceKind kind_named(const std::string& name) {
+checkpoint::PieceKind piece_kind_named(const std::string& name) {
   for (const auto kind : {checkpoint::PieceKind::Parameter, checkpoint::PieceKind::Buffer,
                           checkpoint::PieceKind::Optimizer, checkpoint::PieceKind::Extra}) {
     if (to_string(kind) == name) return kind;
@@ -39,7 +39,7 @@ std::string save(const std::string& directory, std::int64_t step, const std::vec
   std::vector<checkpoint::Piece> pieces;
   for (const auto& [name, kind, state, tensor] : entries) {
     checkpoint::Piece piece =
-        checkpoint::full_piece(name, THPVariable_Unpack(tensor.ptr()).detach(), kind_named(kind));
+        checkpoint::full_piece(name, THPVariable_Unpack(tensor.ptr()).detach(), piece_kind_named(kind));
     piece.state = state;
     pieces.push_back(std::move(piece));
   }

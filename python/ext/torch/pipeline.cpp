@@ -109,7 +109,7 @@ runtime::ActionFunction make_action_function(const py::object& function) {
   };
 }
 
-schedule::ActionKind kind_named(const std::string& text) {
+schedule::ActionKind action_kind_named(const std::string& text) {
   for (int value = 0; value <= static_cast<int>(schedule::ActionKind::ReduceGrad); ++value) {
     const auto kind = static_cast<schedule::ActionKind>(value);
     if (to_string(kind) == text && !text.empty()) return kind;
@@ -230,7 +230,7 @@ class Pipeline {
       options.shared.push_back(std::move(shared));
     }
     for (const auto& item : settings["custom"].cast<py::dict>()) {
-      options.execution.custom[kind_named(item.first.cast<std::string>())] =
+      options.execution.custom[action_kind_named(item.first.cast<std::string>())] =
           make_action_function(py::reinterpret_borrow<py::object>(item.second));
     }
     options.execution.lowering.defer_receives = settings["defer_receives"].cast<bool>();

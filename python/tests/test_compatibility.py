@@ -226,3 +226,27 @@ def _fails_early(rank: int, size: int) -> Any:
 
 def test_a_step_without_gradients_does_not_wait_for_other_ranks() -> None:
     assert ranks.run(_fails_early, 2) == [False, True]
+
+
+def _custom(package: Any, rank: int, size: int, kind: str) -> Any:
+    """Functions that only record actions, or that reduce gradients with the method of the stage."""
+    tables, calls = package.schedules, []
+    module = models.block(0)
+    stage = package.PipelineStage(module, 0, 1, CPU)
+    schedule = tables._PipelineScheduleRuntime([stage], 2, loss_fn=MSE, backward_requires_autograd=kind != "no autograd")
+    schedule._prepare_schedule_with_comms({0: [tables._Action.from_str(text) for text in ("0F0", "0F1", "0B0", "0B1")]})
+
+    def record(action: Any, context: Any) -> None:
+        calls.append((str(action), torch.is_grad_enabled()))
+        if kind == "reduce":
+            stage.perform_reduce_grad(4)
+
+    schedule.register_custom_function(tables.FULL_BACKWARD if kind == "no autograd" else tables.REDUCE_GRAD, record)
+    with torch.set_grad_enabled(kind != "no autograd"):
+        _step(schedule, 0, 1)
+    return calls, _grads(module)
+
+
+@pytest.mark.parametrize("kind", ["no autograd", "record", "reduce"])
+def test_functions_that_replace_actions(kind: str) -> None:
+    _both(_custom, 1, kind)

@@ -86,6 +86,13 @@ class _OnRuntime(_PipelineSchedule):
     def _custom_functions(self) -> dict[str, Any]:
         return {}
 
+    def _must_run_as_written(self) -> bool:
+        return False
+
+    def _scales_gradients(self) -> bool:
+        """Whether the runtime scales gradients. If a function of the program reduces them, it scales them too."""
+        return self.scale_grads
+
     def step(self, *args: Any, **kwargs: Any) -> Any:
         stages = self._local_stages()
         if cannot_use_runtime(stages):
@@ -155,8 +162,8 @@ class _OnRuntime(_PipelineSchedule):
         args_split, kwargs_split = super()._split_inputs(args, kwargs)
         if len(args_split) != self._n_microbatches:
             raise UsageError(
-                f"the batch has too few rows for {self._n_microbatches} microbatches: it can be split into at most "
-                f"{len(args_split)}",
+                f"Expecting {self._n_microbatches} arg_mbs but got {len(args_split)}: the batch has too few rows for "
+                f"{self._n_microbatches} microbatches and can be split into at most {len(args_split)}",
                 hint="use a larger batch or fewer microbatches",
             )
         return args_split, kwargs_split
@@ -173,7 +180,8 @@ class _OnRuntime(_PipelineSchedule):
             return None
         if self._engine is None or self._engine.generation != world.generation or self._engine_order is not self._order():
             self._engine = None
-            self._as_written = world.any_rank(any(overrides_actions(stage) for stage in stages))
+            mine = self._must_run_as_written() or any(overrides_actions(stage) for stage in stages)
+            self._as_written = world.any_rank(mine)
             if self._as_written:
                 return None
             table = self._table()
@@ -190,7 +198,7 @@ class _OnRuntime(_PipelineSchedule):
             shared = stages[0]._shared_parameters
         return {
             "loss": self._call_loss if self._loss_fn is not None else None,
-            "scale_grads": self.scale_grads and table.reduces_gradients,
+            "scale_grads": self._scales_gradients() and table.reduces_gradients,
             "skips": skips,
             "shared": [list(entry.items()) for entry in shared],
             "custom": self._custom_functions(),

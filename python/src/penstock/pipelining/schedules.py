@@ -184,7 +184,8 @@ class PipelineScheduleMulti(_OnRuntime, _reference.PipelineScheduleMulti):
 
     def _load_csv(self, filename: str, format: Literal["compute_only", "compute_comms"] = "compute_only") -> None:
         self._engine = None
-        check_file(filename)
+        if format in ("compute_only", "compute_comms"):
+            check_file(filename)
         super()._load_csv(filename, format)
 
 
@@ -224,6 +225,14 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti, _reference._PipelineSchedu
     def register_custom_function(self, computation_type: Any, custom_function: Any) -> None:
         super().register_custom_function(computation_type, custom_function)
         self._engine = None
+
+    def _must_run_as_written(self) -> bool:
+        """Whether functions of the program take the place of autograd, so that there is no backward pass to run."""
+        computes = {FORWARD, FULL_BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, OVERLAP_F_B} & set(self._comp_type_to_function_map)
+        return bool(computes) and (self._loss_fn is None or not self._backward_requires_autograd)
+
+    def _scales_gradients(self) -> bool:
+        return self.scale_grads and REDUCE_GRAD not in self._comp_type_to_function_map
 
     def _custom_functions(self) -> dict[str, Any]:
         return {kind.value: self._replacement(call) for kind, call in self._comp_type_to_function_map.items()}

@@ -67,6 +67,7 @@ class _RunsOnRuntime(_PipelineStageBase):
             super().perform_reduce_grad(grad_scale_factor)
             return
         self._running.run_part(f"{self.stage_index}REDUCE_GRAD")
+        self.scale_grads(grad_scale_factor)  # the runtime leaves it to the function that replaces the reduction
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
         if self._running is None:

@@ -250,3 +250,39 @@ def _custom(package: Any, rank: int, size: int, kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["no autograd", "record", "reduce"])
 def test_functions_that_replace_actions(kind: str) -> None:
     _both(_custom, 1, kind)
+
+
+class _Wraps(models.Block):
+    """Sends a distributed tensor to the next stage, which has no parameters on the mesh."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        self.mesh = mesh
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.distributed.tensor import DTensor, Replicate
+
+        if isinstance(x, DTensor):
+            return super().forward(x.to_local())
+        return DTensor.from_local(super().forward(x), self.mesh, [Replicate()])
+
+
+def _get_mesh(package: Any, rank: int, size: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    world = init_device_mesh("cpu", (size, 1), mesh_dim_names=("pp", "tp"))
+    torch.manual_seed(rank)
+    module = _Wraps(world["tp"])
+    asked = []
+
+    def get_mesh(names: Any, layout: Any) -> Any:
+        asked.append((names, layout == world["tp"]._layout))
+        return world["tp"]
+
+    stage = package.PipelineStage(module, rank, size, CPU, group=world.get_group("pp"), get_mesh=get_mesh)
+    _step(package.ScheduleGPipe(stage, 2, loss_fn=MSE), rank, size)
+    return _grads(module), asked if rank == 1 else None
+
+
+def test_get_mesh() -> None:
+    _both(_get_mesh, 2)

@@ -5,16 +5,29 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 _meshes: dict[str, Any] = {}
 _layouts: dict[str, str] = {}
 _get_mesh: list[Callable[..., Any]] = []
+_default_group: weakref.ref[dist.ProcessGroup] | None = None
+
+
+def _forget_old_meshes() -> None:
+    """Drops what belongs to process groups that were destroyed."""
+    global _default_group
+    group = dist.distributed_c10d._get_default_group()
+    if _default_group is None or _default_group() is not group:
+        _default_group = weakref.ref(group)
+        for known in (_meshes, _layouts, _get_mesh):
+            known.clear()
 
 
 def _describe(placement: Placement) -> list[Any]:
@@ -36,6 +49,7 @@ def _placement(description: list[Any]) -> Placement:
 
 def remember_mesh(mesh: Any) -> str:
     """Returns the key of a mesh: its axes and their sizes, which stages on other ranks have in common."""
+    _forget_old_meshes()
     key = json.dumps([list(mesh.mesh_dim_names or ()), list(mesh.shape)])
     _meshes.setdefault(key, mesh)
     return key
@@ -43,8 +57,8 @@ def remember_mesh(mesh: Any) -> str:
 
 def remember_get_mesh(get_mesh: Callable[..., Any]) -> None:
     """Adds a function of a program that returns the mesh with given axes and layout."""
-    if get_mesh not in _get_mesh:
-        _get_mesh.append(get_mesh)
+    _forget_old_meshes()
+    _get_mesh.insert(0, get_mesh)
 
 
 def _layout_of(mesh: Any, key: str) -> str:

@@ -286,3 +286,23 @@ def _get_mesh(package: Any, rank: int, size: int) -> Any:
 
 def test_get_mesh() -> None:
     _both(_get_mesh, 2)
+
+
+def _patched(package: Any, rank: int, size: int) -> Any:
+    module = models.block(0)
+    stage = package.PipelineStage(module, 0, 1, CPU)
+    schedule = package.ScheduleGPipe(stage, 4, loss_fn=MSE)
+    _step(schedule, 0, 1)
+    counts = []
+    for thing, name in ((stage, "scale_grads"), (schedule, "_maybe_compute_loss"), (schedule, "_compute_loss")):
+        with mock.patch.object(thing, name, wraps=getattr(thing, name)) as patched:
+            module.zero_grad()
+            _step(schedule, 0, 1)
+            counts.append(patched.call_count)
+    module.zero_grad()
+    _step(schedule, 0, 1)
+    return _grads(module), counts[:2]
+
+
+def test_methods_may_be_patched_between_steps() -> None:
+    _both(_patched, 1)

@@ -1,4 +1,4 @@
-"""Stages whose methods must run as they are written, which the C++ runtime would not call."""
+"""Stages and schedules whose methods must run as they are written, which the C++ runtime would not call."""
 
 from __future__ import annotations
 
@@ -28,19 +28,24 @@ _ACTIONS = (
     "set_local_bwd_input",
     "set_local_fwd_input",
 )
+_LOSSES = ("_maybe_compute_loss", "_maybe_get_loss")
 
 
 def _is_ours(owner: type) -> bool:
     return owner.__module__.startswith(("penstock.pipelining.", "torch.distributed.pipelining."))
 
 
-def overrides_actions(stage: Any) -> bool:
-    """Whether a derived class or the program replaces a method that runs a part of a step."""
-    for name in _ACTIONS:
-        owner = next(owner for owner in type(stage).__mro__ if name in owner.__dict__)
-        if name in stage.__dict__ or not _is_ours(owner):
+def _overrides(thing: Any, names: tuple[str, ...]) -> bool:
+    for name in names:
+        owner = next(owner for owner in type(thing).__mro__ if name in owner.__dict__)
+        if name in thing.__dict__ or not _is_ours(owner):
             return True
     return False
+
+
+def overrides_actions(schedule: Any, stages: list[Any]) -> bool:
+    """Whether a derived class or the program replaces a method that runs a part of a step."""
+    return _overrides(schedule, _LOSSES) or any(_overrides(stage, _ACTIONS) for stage in stages)
 
 
 def cannot_use_runtime(stages: list[Any]) -> bool:

@@ -176,11 +176,13 @@ class _OnRuntime(_PipelineSchedule):
         """Returns None if a rank has stages whose methods must run as they are written. Collective."""
         stages = self._local_stages()
         world = usable_world(stages)
-        if self._engine is None and self._as_written:
+        if self._engine is None and self._as_written and world.size > 1:
+            return None
+        if world.size == 1 and overrides_actions(self, stages):
             return None
         if self._engine is None or self._engine.generation != world.generation or self._engine_order is not self._order():
             self._engine = None
-            mine = self._must_run_as_written() or any(overrides_actions(stage) for stage in stages)
+            mine = self._must_run_as_written() or overrides_actions(self, stages)
             self._as_written = world.any_rank(mine)
             if self._as_written:
                 return None

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -145,6 +146,18 @@ TEST(ViewPage, ShowsPredictedNextToMeasuredTimeline) {
   EXPECT_THAT(page.dom, HasSubstr(">predicted<"));
   EXPECT_THAT(page.dom, HasSubstr(">measured<"));
   EXPECT_EQ(page.value("boxes"), std::to_string(2 * 3 * 6 * 3));
+}
+
+TEST(ViewPage, ShowsComparedSchedulesWithTheirOwnStages) {
+  const plan::Simulation one = run(schedule::ScheduleKind::OneFOneB, {4, 1, 8});
+  const plan::Simulation two = run(schedule::ScheduleKind::LoopedBFS, {4, 3, 4});
+  const plan::Simulation three = run(schedule::ScheduleKind::GPipe, {2, 1, 4});
+  const std::array<const plan::Simulation*, 3> all{&one, &two, &three};
+  const Page page = open_page(to_html(draw_comparison(all, TimeUnit::Units)));
+  EXPECT_EQ(page.value("boxes"), std::to_string(4 * 8 * 2 + 12 * 4 * 2 + 2 * 4 * 2));
+  EXPECT_EQ(page.value("drawn"), page.value("boxes"));
+  EXPECT_THAT(page.dom, HasSubstr(">LoopedBFS: 4 ranks, 12 stages, 4 microbatches<"));
+  EXPECT_THAT(page.dom, HasSubstr("lighter: later stages of a rank"));
 }
 
 TEST(ViewPage, StaysResponsiveWith64RanksAnd512Microbatches) {

@@ -8,6 +8,8 @@
 #include <penstock/view/render.h>
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 namespace penstock::view {
 namespace {
@@ -66,6 +68,12 @@ std::string memory_text(const std::vector<schedule::MemorySample>& samples, doub
   return text + "]";
 }
 
+std::vector<int> stages_in(const std::vector<ActionBox>& row) {
+  std::set<int> stages;
+  for (const ActionBox& box : row) stages.insert(box.action.stage().value);
+  return {stages.begin(), stages.end()};
+}
+
 std::string data_of(const Drawing& drawing) {
   double peak = 0;
   for (const Panel& panel : drawing.panels) {
@@ -78,7 +86,9 @@ std::string data_of(const Drawing& drawing) {
   json.begin_object()
       .field("ranks", drawing.ranks())
       .field("seconds", drawing.time_unit == TimeUnit::Seconds);
-  json.key("kinds").begin_array();
+  json.key("facts").begin_array();
+  for (const auto& [name, value] : drawing.facts) json.begin_array().value(name).value(value).end_array();
+  json.end_array().key("kinds").begin_array();
   for (const schedule::ActionKind kind : kActionKinds) {
     const KindStyle& style = style_of(kind);
     json.begin_object().field("name", to_string(kind)).field("colour", style.color);
@@ -101,6 +111,14 @@ std::string data_of(const Drawing& drawing) {
       for (const int chunk : panel.chunk_of_stage) json.value(chunk);
       json.end_array();
     }
+    // The stages of each rank, for its label.
+    json.key("stages").begin_array();
+    for (const auto& row : panel.compute) {
+      json.begin_array();
+      for (const int stage : stages_in(row)) json.value(stage);
+      json.end_array();
+    }
+    json.end_array();
     json.key("compute").raw(rows_text(panel.compute));
     json.key("communication").raw(rows_text(panel.communication));
     json.key("memory").begin_array();

@@ -51,6 +51,8 @@ struct Drawing {
   schedule::Placement placement;
   std::vector<int> chunk_of_stage;  //!< per stage: the number of earlier stages on the same rank
   std::vector<Panel> panels;        //!< at least one; all share the time axis
+  //! What the drawing shows, such as model, step and date: name, value. The page shows it below the title.
+  std::vector<std::pair<std::string, std::string>> facts{};
 
   int ranks() const { return placement.ranks(); }
   //! The number of stages on the same rank before this one, in the schedule of the panel.

@@ -245,13 +245,24 @@
       ctx.fillStyle = style.soft;
       ctx.font = (this.ranks <= 16 ? 12 : 10) + "px system-ui, Arial, sans-serif";
       for (let rank = 0; rank < this.ranks; rank += each) {
-        ctx.fillText("rank " + rank, GUTTER - 9, this.rowTop(rank) + this.rowH / 2);
+        const twoLines = this.rowH >= 30, middle = this.rowTop(rank) + this.rowH / 2;
+        ctx.fillText("rank " + rank, GUTTER - 9, middle - (twoLines ? 6 : 0));
+        if (twoLines) this.drawStages(rank, middle + 8);
         if (this.content.memory.length) ctx.fillText("rank " + rank, GUTTER - 9, this.memoryTop + rank * this.memoryPitch + memoryHeight(this.ranks) / 2);
       }
       if (!this.content.memory.length) return;
       ctx.textAlign = "left";
       ctx.font = "600 12px system-ui, Arial, sans-serif";
       ctx.fillText("memory, scale to " + bytes(data.memoryPeak), GUTTER, this.memoryTop - 11);
+    }
+
+    drawStages(rank, y) {
+      const ctx = this.ctx, stages = this.content.stages[rank], font = ctx.font;
+      if (!stages.length) return;
+      ctx.font = "10px system-ui, Arial, sans-serif";
+      const list = stages.length > 3 ? stages[0] + "\u2026" + stages[stages.length - 1] : stages.join(", ");
+      ctx.fillText((stages.length > 1 ? "stages " : "stage ") + list, GUTTER - 9, y, GUTTER - 10);
+      ctx.font = font;
     }
 
     // Returns what is under the pointer: a computation, a communication, a memory level, or null.
@@ -323,6 +334,7 @@
         follow = picked === follow || picked < 0 ? null : picked;
         draw();
       });
+      this.listenToTouch();
       canvas.addEventListener("dblclick", () => move(0, end));
       canvas.addEventListener("wheel", (e) => {
         if (e.ctrlKey || e.metaKey) {
@@ -337,6 +349,30 @@
     }
   }
 
+  // One finger pans, two zoom around their middle. Vertical scrolling is left to the browser.
+  Panel.prototype.listenToTouch = function () {
+    const canvas = this.canvas;
+    let before = null;
+    const read = (e) => {
+      const left = canvas.getBoundingClientRect().left, xs = [...e.touches].slice(0, 2).map((t) => t.clientX - left);
+      return { count: xs.length, middle: xs.reduce((sum, x) => sum + x, 0) / xs.length, width: xs.length > 1 ? Math.abs(xs[0] - xs[1]) : 0 };
+    };
+    canvas.addEventListener("touchstart", (e) => { before = read(e); }, { passive: true });
+    canvas.addEventListener("touchend", (e) => { before = e.touches.length ? read(e) : null; }, { passive: true });
+    canvas.addEventListener("touchmove", (e) => {
+      const now = read(e);
+      if (before && before.count === now.count) {
+        tip.hidden = true;
+        const shift = (before.middle - now.middle) / this.scale;
+        move(view.from + shift, view.to + shift);
+        if (now.count > 1 && now.width > 0) zoom(before.width / now.width, this.t(now.middle));
+        this.scale = (this.width - GUTTER - RIGHT) / (view.to - view.from);
+        if (e.cancelable && now.count > 1) e.preventDefault();
+      }
+      before = now;
+    }, { passive: false });
+  };
+
   function move(from, to) {
     const span = Math.min(to - from, end);
     view.from = Math.max(0, Math.min(from, end - span));
@@ -349,6 +385,11 @@
     move(around - span * fraction, around + span * (1 - fraction));
   }
 
+  for (const [name, value] of data.facts) {
+    const item = document.createElement("span");
+    item.append(name + " ", Object.assign(document.createElement("b"), { textContent: value }));
+    byId("facts").append(item);
+  }
   const panels = data.panels.map((content) => new Panel(content));
   let pending = false;
   function draw() {
@@ -383,6 +424,12 @@
       item.append(swatch, kind.meaning);
       legend.append(item);
     });
+    const idle = document.createElement("span"), swatch = document.createElement("i");
+    swatch.style.background = style.lane;
+    swatch.style.outline = "1px solid " + style.line;
+    idle.append(swatch, "idle");
+    legend.append(idle);
+    legend.append(Object.assign(document.createElement("span"), { textContent: data.seconds ? "time in seconds" : "time in units" }));
     if (panels.some((p) => p.chunks.some((c) => c > 0))) legend.append(Object.assign(document.createElement("span"), { textContent: "lighter: later stages of a rank" }));
   }
 

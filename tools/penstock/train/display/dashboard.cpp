@@ -91,17 +91,12 @@ void DashboardData::begin(std::string_view content) {
   ++generation_;
 }
 
-void DashboardData::finish() {
-  const std::lock_guard lock(mutex_);
-  ended_ = true;
-}
-
 std::string DashboardData::json(std::size_t from, std::size_t generation) const {
   const bool known = generation == generation_ && from <= steps_.size();
   JsonWriter out;
   out.begin_object().key("info").raw(info_);
   out.field("generation", static_cast<std::int64_t>(generation_));
-  out.field("from", static_cast<std::int64_t>(known ? from : 0)).field("ended", ended_);
+  out.field("from", static_cast<std::int64_t>(known ? from : 0));
   out.field("timelines", static_cast<std::int64_t>(timelines_)).key("steps");
   append_objects(out, steps_, known ? from : 0);
   out.key("validations");

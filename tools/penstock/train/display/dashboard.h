@@ -32,8 +32,6 @@ class DashboardData {
   //! The page at `/`, the numbers at `/data.json?generation=G&from=N`, the last timeline at `/timeline.svg`.
   //! Numbers are sent from index N on, or completely if G is not the current generation.
   std::optional<Content> find(std::string_view target) const;
-  //! The run has ended; the page says so.
-  void finish();
 
  private:
   void begin(std::string_view content);
@@ -44,7 +42,6 @@ class DashboardData {
   std::vector<std::string> steps_, validations_;  // JSON objects
   std::size_t generation_ = 1;                    // changes whenever steps are removed
   std::size_t timelines_ = 0;
-  bool ended_ = false;
 };
 
 //! Serves the page from a thread, until it is destroyed.

@@ -116,6 +116,17 @@ TEST_F(ToolTrainLogs, ResumeNamesChangedSettings) {
   EXPECT_LT(log_of(dir_ / "log").back().at("lr").get<double>(), 0.0011);
 }
 
+TEST(ToolTrainOutputs, TimelineNamesRun) {
+  const TempDir dir;
+  const Outcome outcome =
+      run_program(small_gpt({"--steps=3", "--pp=2", "--dp=2", "--timeline=" + (dir / "t.html")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(slurp(dir / "t.html"),
+              AllOf(HasSubstr("[\"model\",\"GPT of 2 layers"), HasSubstr("[\"step\",\"3\"]"),
+                    HasSubstr("[\"date\",\"2"), HasSubstr("[\"topology\",\"2 pipeline ranks x 2 replicas\"]"),
+                    HasSubstr("[\"measured peak memory\",\"rank 0: "), HasSubstr(", rank 3: ")));
+}
+
 TEST(ToolTrainOutputs, RejectsInvalidLogPaths) {
   const TempDir dir;
   const Outcome folder = run_program(small_gpt({"--steps=1", "--log-csv=" + dir.path()}));

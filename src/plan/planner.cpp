@@ -2,6 +2,7 @@
 // with free links, to separate communication from bubble. Then sorts and explains the results.
 #include "base/text.h"
 #include "plan/partition_search.h"
+#include "plan/resize.h"
 
 #include <penstock/base/error.h>
 #include <penstock/plan/auto_schedule.h>
@@ -22,25 +23,6 @@ namespace {
 constexpr std::size_t kMaxAutoActions = 30'000;  //!< above this, Auto's search takes too long for the planner
 
 constexpr SimulateOptions kBrief{.memory_samples = false, .critical_path = false};
-
-//! Scales the costs to another size of microbatch. Everything except the overhead scales with the size.
-StageCosts resize(StageCosts costs, double ratio, double overhead) {
-  const auto time = [&](double& t) { t = std::min(t, overhead) + std::max(0.0, t - overhead) * ratio; };
-  const auto bytes = [&](std::uint64_t& b) {
-    const double resized = std::ceil(static_cast<double>(b) * ratio);
-    if (!(resized < 0x1p63)) throw UsageError("the bytes of a microbatch of this size overflow 63 bits");
-    b = static_cast<std::uint64_t>(resized);
-  };
-  time(costs.forward);
-  time(costs.input);
-  time(costs.weight);
-  if (costs.backward) time(*costs.backward);
-  bytes(costs.activation_bytes);
-  bytes(costs.weight_bytes);
-  bytes(costs.output_bytes);
-  bytes(costs.input_bytes);
-  return costs;
-}
 
 struct Case {
   ScheduleChoice schedule;

@@ -96,6 +96,20 @@ Panel panel_of(const schedule::Timeline& timeline, TimeUnit unit) {
   return panel;
 }
 
+void mark_critical(Panel& panel, const plan::Simulation& simulation) {
+  // A rank runs each action only once, so an action of a rank identifies a box.
+  std::vector<std::unordered_set<schedule::Action, ActionHash>> critical(simulation.timeline.ranks.size());
+  for (const plan::CriticalAction& entry : simulation.critical_path) {
+    for_each_part(entry.timed.action,
+                  [&](const schedule::Action& part) { critical[entry.rank.index()].insert(part); });
+  }
+  for (auto* rows : {&panel.compute, &panel.communication}) {
+    for (std::size_t r = 0; r < rows->size(); ++r) {
+      for (ActionBox& box : (*rows)[r]) box.critical = critical[r].contains(box.action);
+    }
+  }
+}
+
 std::string title_of(const std::string& name, const schedule::Placement& placement, int microbatches) {
   const std::string title = name.empty() ? "Schedule" : name;
   return title + ": " + counted(placement.ranks(), "rank") + ", " + counted(placement.num_stages(), "stage") +
@@ -149,17 +163,32 @@ Drawing draw(const schedule::Program& program) {
 
 Drawing draw(const plan::Simulation& simulation, TimeUnit time_unit) {
   Drawing drawing = draw(std::span(&simulation.timeline, 1), time_unit);
-  Panel& panel = drawing.panels.front();
-  // A rank runs each action only once, so an action of a rank identifies a box.
-  std::vector<std::unordered_set<schedule::Action, ActionHash>> critical(simulation.timeline.ranks.size());
-  for (const plan::CriticalAction& entry : simulation.critical_path) {
-    for_each_part(entry.timed.action,
-                  [&](const schedule::Action& part) { critical[entry.rank.index()].insert(part); });
-  }
-  for (auto* rows : {&panel.compute, &panel.communication}) {
-    for (std::size_t r = 0; r < rows->size(); ++r) {
-      for (ActionBox& box : (*rows)[r]) box.critical = critical[r].contains(box.action);
+  mark_critical(drawing.panels.front(), simulation);
+  return drawing;
+}
+
+Drawing draw_comparison(std::span<const plan::Simulation* const> simulations, TimeUnit time_unit,
+                        std::span<const double> size_of_unit) {
+  const schedule::Timeline& first = simulations.front()->timeline;
+  const auto timelines = static_cast<std::int64_t>(simulations.size());
+  Drawing drawing{"Comparison of " + counted(timelines, "schedule"),
+                  time_unit,
+                  first.placement,
+                  chunks(first.placement),
+                  {}};
+  for (std::size_t i = 0; i < simulations.size(); ++i) {
+    const schedule::Timeline& timeline = simulations[i]->timeline;
+    Panel panel = panel_of(timeline, time_unit);
+    mark_critical(panel, *simulations[i]);
+    panel.name = title_of(timeline.name, timeline.placement, timeline.microbatches);
+    panel.chunk_of_stage = chunks(timeline.placement);
+    if (!size_of_unit.empty()) {
+      panel.memory_scale = size_of_unit[i];
+      const auto peak = static_cast<double>(simulations[i]->peak_memory());
+      if (!timeline.memory.empty())
+        panel.summary.back().second = formatted("%.6g", peak * panel.memory_scale);
     }
+    drawing.panels.push_back(std::move(panel));
   }
   return drawing;
 }

@@ -23,8 +23,9 @@ class Grid {
  public:
   Grid(const Drawing& drawing, const Panel& panel, const GridOptions& options)
       : drawing_(drawing), panel_(panel), options_(options) {
-    for (const int chunk : drawing.chunk_of_stage) several_chunks_ |= chunk > 0;
-    gutter_ = std::to_string(std::max(0, drawing.ranks() - 1)).size() + 6;
+    const auto& chunks = panel.chunk_of_stage.empty() ? drawing.chunk_of_stage : panel.chunk_of_stage;
+    for (const int chunk : chunks) several_chunks_ |= chunk > 0;
+    gutter_ = std::to_string(std::max(std::size_t{1}, panel.compute.size()) - 1).size() + 6;
     find_scale();
   }
 
@@ -119,7 +120,7 @@ class Grid {
     while (text.back() == ' ') text.pop_back();
   }
 
-  int chunk(StageId stage) const { return drawing_.chunk_of_stage[stage.index()]; }
+  int chunk(StageId stage) const { return drawing_.chunk(panel_, stage); }
 
   //! Dark text on the color of the kind; later stages of a rank are lighter.
   static std::string paint(schedule::ActionKind kind, int chunk) {

@@ -8,6 +8,8 @@
 #include <penstock/view/render.h>
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 namespace penstock::view {
 namespace {
@@ -46,7 +48,7 @@ std::string rows_text(const std::vector<std::vector<ActionBox>>& rows) {
 }
 
 //! Returns the memory curve, downsampled to at most `kMaxSamples`. Keeps the maximum of each group.
-std::string memory_text(const std::vector<schedule::MemorySample>& samples) {
+std::string memory_text(const std::vector<schedule::MemorySample>& samples, double scale) {
   const std::size_t stride = samples.size() / kMaxSamples + 1;
   std::string text = "[";
   for (std::size_t i = 0; i < samples.size(); i += stride) {
@@ -57,23 +59,36 @@ std::string memory_text(const std::vector<schedule::MemorySample>& samples) {
     if (text.back() != '[') text += ',';
     append_number(text, most->time);
     text += ',';
-    append_number(text, static_cast<std::int64_t>(most->bytes));
+    if (scale == 1) {
+      append_number(text, static_cast<std::int64_t>(most->bytes));
+    } else {
+      append_number(text, static_cast<double>(most->bytes) * scale);
+    }
   }
   return text + "]";
 }
 
+std::vector<int> stages_in(const std::vector<ActionBox>& row) {
+  std::set<int> stages;
+  for (const ActionBox& box : row) stages.insert(box.action.stage().value);
+  return {stages.begin(), stages.end()};
+}
+
 std::string data_of(const Drawing& drawing) {
-  std::uint64_t peak = 0;
+  double peak = 0;
   for (const Panel& panel : drawing.panels) {
     for (const auto& rank : panel.memory) {
-      for (const schedule::MemorySample& sample : rank) peak = std::max(peak, sample.bytes);
+      for (const schedule::MemorySample& sample : rank)
+        peak = std::max(peak, static_cast<double>(sample.bytes) * panel.memory_scale);
     }
   }
   JsonWriter json;
   json.begin_object()
       .field("ranks", drawing.ranks())
       .field("seconds", drawing.time_unit == TimeUnit::Seconds);
-  json.key("kinds").begin_array();
+  json.key("facts").begin_array();
+  for (const auto& [name, value] : drawing.facts) json.begin_array().value(name).value(value).end_array();
+  json.end_array().key("kinds").begin_array();
   for (const schedule::ActionKind kind : kActionKinds) {
     const KindStyle& style = style_of(kind);
     json.begin_object().field("name", to_string(kind)).field("colour", style.color);
@@ -81,7 +96,9 @@ std::string data_of(const Drawing& drawing) {
   }
   json.end_array().key("chunks").begin_array();
   for (const int chunk : drawing.chunk_of_stage) json.value(chunk);
-  json.end_array().field("memoryPeak", peak).key("panels").begin_array();
+  std::string peak_text;
+  append_number(peak_text, peak, 17);
+  json.end_array().key("memoryPeak").raw(peak_text).key("panels").begin_array();
   for (const Panel& panel : drawing.panels) {
     std::string end;
     append_number(end, panel.end);
@@ -89,11 +106,24 @@ std::string data_of(const Drawing& drawing) {
     json.key("summary").begin_array();
     for (const auto& [name, value] : panel.summary) json.begin_array().value(name).value(value).end_array();
     json.end_array();
+    if (!panel.chunk_of_stage.empty()) {
+      json.key("chunks").begin_array();
+      for (const int chunk : panel.chunk_of_stage) json.value(chunk);
+      json.end_array();
+    }
+    // The stages of each rank, for its label.
+    json.key("stages").begin_array();
+    for (const auto& row : panel.compute) {
+      json.begin_array();
+      for (const int stage : stages_in(row)) json.value(stage);
+      json.end_array();
+    }
+    json.end_array();
     json.key("compute").raw(rows_text(panel.compute));
     json.key("communication").raw(rows_text(panel.communication));
     json.key("memory").begin_array();
     if (peak > 0)
-      for (const auto& samples : panel.memory) json.raw(memory_text(samples));
+      for (const auto& samples : panel.memory) json.raw(memory_text(samples, panel.memory_scale));
     json.end_array().end_object();
   }
   std::string text = json.end_array().end_object().text();

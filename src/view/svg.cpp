@@ -113,12 +113,14 @@ class Figure {
     }
     const double pitch = kRowHeight + lanes * kLaneHeight + kRowGap;
     const double top = y_ + kAxisHeight;
-    draw_axis(out, top, top + pitch * drawing_.ranks() - kRowGap);
+    const auto ranks = static_cast<double>(panel.compute.size());
+    draw_axis(out, top, top + pitch * ranks - kRowGap);
     for (std::size_t r = 0; r < panel.compute.size(); ++r) {
       const double y = top + pitch * static_cast<double>(r);
       out += label("l r", kGutter - 10, y + kRowHeight / 2 + 4, str_cat("rank ", r));
       rect(out, "lane", x(0), y, panel.end * scale_, kRowHeight);
-      for (const ActionBox& box : panel.compute[r]) draw_box(out, box, y);
+      for (const ActionBox& box : panel.compute[r])
+        draw_box(out, box, drawing_.chunk(panel, box.action.stage()), y);
       if (r >= panel.communication.size()) continue;
       for (const ActionBox& box : panel.communication[r]) {
         rect(out, std::string(style_of(box.action.kind()).color), x(box.start),
@@ -126,7 +128,7 @@ class Figure {
              to_string(box.action));
       }
     }
-    y_ = top + pitch * drawing_.ranks();
+    y_ = top + pitch * ranks;
   }
 
   void draw_axis(std::string& out, double top, double bottom) {
@@ -157,8 +159,8 @@ class Figure {
     }
   }
 
-  void draw_box(std::string& out, const ActionBox& box, double row_top) {
-    const int chunk = std::min(3, drawing_.chunk_of_stage[box.action.stage().index()]);
+  void draw_box(std::string& out, const ActionBox& box, int earlier_stages, double row_top) {
+    const int chunk = std::min(3, earlier_stages);
     const double height = box.part == BoxPart::Full ? kRowHeight : kRowHeight / 2 - 0.5;
     const double top = box.part == BoxPart::BottomHalf ? row_top + kRowHeight / 2 + 0.5 : row_top;
     const double width = (box.end - box.start) * scale_;

@@ -35,8 +35,10 @@ class Trace {
 
  private:
   void add_panel(const Panel& panel, int number) {
-    const int first = number * drawing_.ranks();
-    for (int r = 0; r < drawing_.ranks(); ++r) {
+    const int first = next_process_;
+    const auto ranks = static_cast<int>(panel.compute.size());
+    next_process_ += ranks;
+    for (int r = 0; r < ranks; ++r) {
       const auto rank = static_cast<std::size_t>(r);
       const int process = first + r;
       name("process_name", process, kComputeTrack,
@@ -130,6 +132,7 @@ class Trace {
   const Drawing& drawing_;
   double factor_;
   int named_overlap_ = -1;
+  int next_process_ = 0;
   std::vector<std::string> events_;
 };
 

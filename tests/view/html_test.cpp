@@ -137,12 +137,14 @@ TEST(ViewHtml, DataOfEveryKindOfBox) {
       [10, 0, -1, 0, 0.5, 0,  6, 0, 0, 1.5, 0.2, 0, 7, 3, 0, 2, 2.5, 0,    6, 0, 1, 2.5, 0.4, 8,
        7, 3, 1, 2.75, 3.5, 16, 9, 0, 0, 6.25, 4.25, 0, 8, 3, 0, 8.25, 0, 8, 12, 0, -1, 12.8, 0.9, 0],
       [7, 1, 0, 0, 1.7, 0,    6, 2, 0, 3.7, 0.8, 0, 9, 2, 0, 4, 4.25, 8,   8, 1, 0, 9.25, 1.25, 4]],
+    "stages": [[0, 3], [1, 2]],
     "memory": [[0, 0, 0.5, 1, 1.5, 2, 12.5, 0], [1.7, 1, 9.25, 0]]
   })");
   expect_same_fields(data.at("panels").at(0), panel);
   const nlohmann::json expected = nlohmann::json::parse(R"({
     "ranks": 2,
     "seconds": false,
+    "facts": [],
     "chunks": [0, 0, 1, 1],
     "memoryPeak": 2,
     "kinds": [{"name": "", "colour": "c", "meaning": "transfer"},

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -145,6 +146,52 @@ TEST(ViewPage, ShowsPredictedNextToMeasuredTimeline) {
   EXPECT_THAT(page.dom, HasSubstr(">predicted<"));
   EXPECT_THAT(page.dom, HasSubstr(">measured<"));
   EXPECT_EQ(page.value("boxes"), std::to_string(2 * 3 * 6 * 3));
+}
+
+TEST(ViewPage, NamesFactsIdleTimeAndUnit) {
+  Drawing drawing = draw(run(schedule::ScheduleKind::OneFOneB, {2, 1, 4}), TimeUnit::Seconds);
+  drawing.facts = {{"model", "a <GPT>"}, {"step", "12"}};
+  const Page page = open_page(to_html(drawing));
+  for (const char* text : {"model <b>a &lt;GPT&gt;</b>", "step <b>12</b>", "</i>idle<", "time in seconds"})
+    EXPECT_THAT(page.dom, HasSubstr(text));
+}
+
+TEST(ViewPage, WorksByTouch) {
+  // The step takes 33 units. Two fingers that move apart to twice their distance show half of it; then one
+  // finger moves by half of the width. Units have the same width everywhere, so a finger stays on its time.
+  const Page page = open_page(
+      to_html(draw(run(schedule::ScheduleKind::OneFOneB, {4, 1, 8}), TimeUnit::Units)), kPointer + R"js(
+    penstock.drawNow();  // with the width that a scroll bar leaves
+    const state = document.getElementById("state"), box = canvas.getBoundingClientRect();
+    const width = canvas.clientWidth - 64 - 8;
+    function touch(type, xs) {
+      const touches = xs.map((x, i) => new Touch({ identifier: i, target: canvas, clientX: box.left + 64 + x * width, clientY: box.top + 40 }));
+      canvas.dispatchEvent(new TouchEvent(type, { touches, changedTouches: touches, bubbles: true, cancelable: true }));
+    }
+    touch("touchstart", [0.4, 0.6]);
+    touch("touchmove", [0.3, 0.7]);
+    touch("touchend", []);
+    penstock.drawNow();
+    report("zoomed", Number(state.dataset.from).toFixed(2) + " " + Number(state.dataset.to).toFixed(2));
+    touch("touchstart", [0.2]);
+    touch("touchmove", [0.3]);
+    penstock.drawNow();
+    report("panned", Number(state.dataset.from).toFixed(2) + " " + Number(state.dataset.to).toFixed(2));
+  )js");
+  EXPECT_EQ(page.value("zoomed"), "8.25 24.75");
+  EXPECT_EQ(page.value("panned"), "6.60 23.10");
+}
+
+TEST(ViewPage, ShowsComparedSchedulesWithTheirOwnStages) {
+  const plan::Simulation one = run(schedule::ScheduleKind::OneFOneB, {4, 1, 8});
+  const plan::Simulation two = run(schedule::ScheduleKind::LoopedBFS, {4, 3, 4});
+  const plan::Simulation three = run(schedule::ScheduleKind::GPipe, {2, 1, 4});
+  const std::array<const plan::Simulation*, 3> all{&one, &two, &three};
+  const Page page = open_page(to_html(draw_comparison(all, TimeUnit::Units)));
+  EXPECT_EQ(page.value("boxes"), std::to_string(4 * 8 * 2 + 12 * 4 * 2 + 2 * 4 * 2));
+  EXPECT_EQ(page.value("drawn"), page.value("boxes"));
+  EXPECT_THAT(page.dom, HasSubstr(">LoopedBFS: 4 ranks, 12 stages, 4 microbatches<"));
+  EXPECT_THAT(page.dom, HasSubstr("lighter: later stages of a rank"));
 }
 
 TEST(ViewPage, StaysResponsiveWith64RanksAnd512Microbatches) {

@@ -43,6 +43,9 @@ struct LaunchOptions {
   //! Time for the launchers of all nodes to connect.
   std::chrono::milliseconds join_timeout = std::chrono::seconds(120);
   bool pass_signals = true;  //!< forward SIGINT, SIGTERM and SIGHUP to the ranks
+  //! The ranks end by themselves after SIGINT: the first SIGINT or SIGTERM is forwarded as SIGINT, and the
+  //! ranks get any time they need. A second signal kills them.
+  bool graceful_stop = false;
 
   //! Called with every line of output. If unset, lines go to stdout and stderr of this process as
   //! `[rank] line`. A carriage return also ends a line, as progress bars need. Lines over 1 MiB are split.

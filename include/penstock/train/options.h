@@ -108,9 +108,15 @@ struct RunOptions {
   //! and gradient norms only for logged steps; `on_nan` other than Skip is checked only then.
   std::int64_t log_every = 1;
   std::optional<std::filesystem::path> log_json{};  //!< JSON Lines, one object per logged step
+  std::optional<std::filesystem::path> log_csv{};   //!< CSV, one row per logged step
+  //! A directory for event files of TensorBoard, with the scalars of each logged step and validation.
+  std::optional<std::filesystem::path> tensorboard{};
   std::optional<std::filesystem::path> timeline{};  //!< HTML page
-  std::optional<std::filesystem::path> trace{};     //!< for Chrome and Perfetto
-  std::optional<std::filesystem::path> profile{};   //!< cost file for `penstock plan`
+  //! Passes the timeline of each logged step to Observer::on_timeline, which gathers it from the pipeline
+  //! ranks.
+  bool live_timeline = false;
+  std::optional<std::filesystem::path> trace{};    //!< for Chrome and Perfetto
+  std::optional<std::filesystem::path> profile{};  //!< cost file for `penstock plan`
 };
 
 //! Throws UsageError if the options are invalid or inconsistent.

@@ -3,6 +3,7 @@
 
 #include <penstock/comm/world.h>
 #include <penstock/schedule/action.h>
+#include <penstock/schedule/timeline.h>
 #include <penstock/train/data.h>
 #include <penstock/train/error.h>
 #include <penstock/train/model.h>
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -52,10 +54,15 @@ class Observer {
   virtual void on_begin(const RunInfo& /*info*/) {}
   //! Called after each logged step (RunOptions::log_every).
   virtual void on_step(const StepRecord& /*record*/) {}
+  //! Called after `on_step` with the measured timeline of the step if RunOptions::live_timeline is set. It
+  //! covers the pipeline ranks of the first replica.
+  virtual void on_timeline(std::int64_t /*step*/, const schedule::Timeline& /*timeline*/) {}
   //! Called after each validation, with the validation loss.
   virtual void on_evaluation(std::int64_t /*step*/, double /*loss*/) {}
   //! A checkpoint is complete on disk.
   virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*path*/) {}
+  //! The run continues from a checkpoint with these notes (RunExtras::notes). Called before `on_begin`.
+  virtual void on_resume(const std::map<std::string, std::string>& /*notes*/) {}
   //! A message for the user.
   virtual void on_message(const std::string& /*text*/) {}
 };
@@ -96,6 +103,8 @@ class RankHook {
 struct RunResult {
   std::vector<double> losses;   //!< of the logged steps of this run, without those before a resume
   std::int64_t first_step = 1;  //!< the step of the first loss
+  std::int64_t last_step = 0;   //!< the last completed step
+  int stopped = 0;  //!< the largest value of RunExtras::stop on any rank if it ended the run, else 0
   std::optional<double> validation_loss;
   std::optional<std::filesystem::path> checkpoint;  //!< the newest checkpoint of the run
   std::optional<std::string> plan;                  //!< the schedule as CSV, if it was AutoSchedule
@@ -108,6 +117,9 @@ struct RunExtras {
   Observer* observer = nullptr;  //!< used on rank 0 only
   RankHook* hook = nullptr;      //!< of this rank
   bool gather_parameters = false;
+  //! Asked in every logged step. A value other than 0 on any rank ends the run on all ranks after that step,
+  //! with a checkpoint if the run writes any. The value is a reason, such as the number of a signal.
+  std::function<int()> stop{};
   //! Strings to store in every checkpoint, by name, such as the configuration. The run adds its own: `seed`,
   //! and `plan` and `cuts` if it chose them.
   std::map<std::string, std::string> notes{};

@@ -39,18 +39,26 @@ struct Panel {
   std::vector<std::vector<ActionBox>> compute;        //!< one list per rank, ordered by start
   std::vector<std::vector<ActionBox>> communication;  //!< transfers and stage actions, or empty
   std::vector<std::vector<schedule::MemorySample>> memory;
+  double memory_scale = 1;          //!< what a unit of `memory` counts; other than 1 only in comparisons
+  std::vector<int> chunk_of_stage;  //!< as in Drawing, if the panels show different schedules; else empty
   std::vector<std::pair<std::string, std::string>> summary;  //!< shown above the panel: name, value
 };
 
-//! One or more timelines of the same ranks.
+//! One or more timelines, of one schedule or of several that are compared.
 struct Drawing {
   std::string title;
   TimeUnit time_unit = TimeUnit::Units;
   schedule::Placement placement;
   std::vector<int> chunk_of_stage;  //!< per stage: the number of earlier stages on the same rank
   std::vector<Panel> panels;        //!< at least one; all share the time axis
+  //! What the drawing shows, such as model, step and date: name, value. The page shows it below the title.
+  std::vector<std::pair<std::string, std::string>> facts{};
 
   int ranks() const { return placement.ranks(); }
+  //! The number of stages on the same rank before this one, in the schedule of the panel.
+  int chunk(const Panel& panel, StageId stage) const {
+    return (panel.chunk_of_stage.empty() ? chunk_of_stage : panel.chunk_of_stage)[stage.index()];
+  }
 };
 
 //! Draws a compute table: each slot is one unit wide, idle slots are gaps.
@@ -61,6 +69,11 @@ Drawing draw(const schedule::Program& program);
 Drawing draw(const plan::Simulation& simulation, TimeUnit time_unit);
 //! Draws one or more timelines of the same program, such as the predicted and the measured one.
 Drawing draw(std::span<const schedule::Timeline> timelines, TimeUnit time_unit);
+//! Draws simulations of different schedules one below the other, on a common time axis. `size_of_unit` has
+//! the memory that an activation of each simulation counts, to compare stages and microbatches of different
+//! size; empty: 1 each.
+Drawing draw_comparison(std::span<const plan::Simulation* const> simulations, TimeUnit time_unit,
+                        std::span<const double> size_of_unit = {});
 
 //! Adds a timeline to a drawing of the same program, such as the measured one below the predicted one.
 void add_panel(Drawing& drawing, const schedule::Timeline& timeline);

@@ -210,7 +210,7 @@ class Attempt {
     if (!alive() && !all_ended_) all_ended_ = Clock::now();
     look_at_other_nodes();
     look_at_descriptors();
-    if (!stopping_ && Clock::now() > deadline_) {
+    if (!is_ending() && Clock::now() > deadline_) {
       timed_out_ = true;
       stop(std::chrono::milliseconds(0));
     }
@@ -280,7 +280,7 @@ class Attempt {
 
   // The other ranks notice a stopped rank only after it has joined them; the launcher notices it earlier.
   void look_whether_stopped(Child& child) {
-    if (child.ended || stopping_) return;
+    if (child.ended || is_ending()) return;
     siginfo_t info{};
     if (waitid(P_PID, static_cast<id_t>(child.process.pid), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
         info.si_pid != 0) {
@@ -308,7 +308,7 @@ class Attempt {
 
   // Without descriptors, ranks cannot connect to the store of this launcher and would retry for minutes.
   void look_at_descriptors() {
-    if (stopping_ || !out_of_descriptors()) return;
+    if (is_ending() || !out_of_descriptors()) return;
     cause_ =
         "the launcher has too few file descriptors for the ranks' connections to its store; raise the limit, "
         "for example with `ulimit -n 4096`";
@@ -322,6 +322,12 @@ class Attempt {
       return;
     }
     signal_ = number;
+    if (options_.graceful_stop && (number == SIGINT || number == SIGTERM)) {
+      notify(options_, "stopping: the ranks finish their step; a second signal stops them at once");
+      kill_groups(SIGINT);
+      stop(std::nullopt);
+      return;
+    }
     kill_groups(number);
     stop(options_.grace);
   }
@@ -332,10 +338,14 @@ class Attempt {
     stop(options_.grace);
   }
 
-  void stop(std::chrono::milliseconds grace) {
-    if (stopping_) return;
+  // Whether the ranks are about to be terminated.
+  bool is_ending() const { return stopping_ && terminate_at_ != Clock::time_point::max(); }
+
+  // Without a grace period, the ranks end by themselves, unless one of them fails.
+  void stop(std::optional<std::chrono::milliseconds> grace) {
+    if (stopping_ && terminate_at_ != Clock::time_point::max()) return;
     stopping_ = true;
-    terminate_at_ = Clock::now() + grace;
+    terminate_at_ = grace ? Clock::now() + *grace : Clock::time_point::max();
   }
 
   void end_stragglers() {

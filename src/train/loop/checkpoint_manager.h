@@ -30,6 +30,10 @@ class CheckpointManager {
   //! The last completed step and the stored decisions; 0 and empty for a new run.
   std::int64_t step() const { return resume_ ? resume_->checkpoint.step() : 0; }
   Decisions decisions() const;
+  //! A note of the checkpoint to resume from.
+  std::optional<std::string> note(const std::string& name) const {
+    return resume_ ? resume_->checkpoint.note(name) : std::nullopt;
+  }
   //! Newer checkpoints that were skipped, and differences from the run that wrote this one.
   std::vector<std::string> messages() const;
 

@@ -1,27 +1,38 @@
-// Writes step records as JSON Lines.
+// Writes step records as JSON Lines or CSV.
 #include "train/loop/log_file.h"
 
 #include "base/io/storage_error.h"
 #include "base/json.h"
+#include "base/number_text.h"
+#include "base/text.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 namespace penstock::train {
 namespace {
 
-// Returns the step of a line written by this class: {"step":7,…
-std::int64_t step_of(const std::string& line) {
+// Returns the step of a line written by this class: {"step":7,… or 7,…; 0 for a heading or an incomplete
+// line.
+std::int64_t step_of(const std::string& line, LogFormat format) {
+  if (format == LogFormat::Csv) {
+    const std::string heading = csv_heading();
+    const bool complete =
+        std::count(line.begin(), line.end(), ',') == std::count(heading.begin(), heading.end(), ',');
+    return complete ? std::atoll(line.c_str()) : 0;
+  }
   constexpr std::string_view start = "{\"step\":";
   return line.starts_with(start) && line.ends_with("}") ? std::atoll(line.c_str() + start.size()) : 0;
 }
 
-std::string lines_before(const std::filesystem::path& path, std::int64_t first) {
+std::string lines_before(const std::filesystem::path& path, LogFormat format, std::int64_t first) {
   // A file that is not regular (a FIFO, /dev/stdout) is only written, never read.
   if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path);
   std::string kept;
   for (std::string line; first > 1 && std::getline(file, line);) {
-    const std::int64_t step = step_of(line);
+    const std::int64_t step = step_of(line, format);
     if (step > 0 && step < first) kept += line + "\n";
   }
   return kept;
@@ -45,17 +56,35 @@ std::string to_json(const StepRecord& record) {
   return json.end_object().text();
 }
 
-LogFile::LogFile(const std::optional<std::filesystem::path>& path, std::int64_t first) : path_(path) {
+std::string csv_heading() {
+  return "step,loss,grad_norm,lr,seconds,tokens_per_second,examples_per_second,bubble,peak_memory,skipped";
+}
+
+std::string to_csv(const StepRecord& record) {
+  std::string row = std::to_string(record.step);
+  const auto add = [&](double number) { row += "," + decimal_text(number); };
+  for (const double number : {record.loss, record.grad_norm, record.rate, record.seconds}) add(number);
+  row += "," + (record.tokens_per_second ? decimal_text(*record.tokens_per_second) : std::string());
+  add(record.examples_per_second);
+  add(record.bubble);
+  std::vector<std::string> memory;
+  for (const std::uint64_t bytes : record.peak_memory) memory.push_back(std::to_string(bytes));
+  return row + "," + join(memory, " ") + "," + (record.skipped ? "1" : "0");
+}
+
+LogFile::LogFile(const std::optional<std::filesystem::path>& path, LogFormat format, std::int64_t first)
+    : path_(path), format_(format) {
   if (!path) return;
-  const std::string kept = lines_before(*path, first);
+  const std::string kept = lines_before(*path, format, first);
   file_.open(*path, std::ios::trunc);
+  if (format == LogFormat::Csv) file_ << csv_heading() << '\n';
   file_ << kept << std::flush;
   if (!file_) throw_storage_error("write", *path, errno);
 }
 
 void LogFile::write(const StepRecord& record) {
   if (!path_) return;
-  file_ << to_json(record) << '\n' << std::flush;
+  file_ << (format_ == LogFormat::Csv ? to_csv(record) : to_json(record)) << '\n' << std::flush;
   if (!file_) throw_storage_error("write", *path_, errno);
 }
 

@@ -15,7 +15,10 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 
@@ -113,11 +116,42 @@ std::string cost_file(const plan::Costs& costs, int microbatches, const std::str
   return text;
 }
 
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &parts)};
+}
+
+// The measured memory of each rank, or the largest if there are many ranks.
+std::string memory_text(const std::vector<std::uint64_t>& peak) {
+  constexpr std::size_t most = 8;
+  if (peak.size() > most)
+    return "at most " + format_bytes(*std::max_element(peak.begin(), peak.end())) + " per rank";
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < peak.size(); ++rank)
+    texts.push_back(str_cat("rank ", rank, ": ", format_bytes(peak[rank])));
+  return join(texts, ", ");
+}
+
+}  // namespace
+
 std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
-                          const plan::Costs& costs) {
+                          const plan::Costs& costs, const MeasuredStep& step) {
   view::Drawing drawing = view::draw(simulate(program, costs), view::TimeUnit::Seconds);
   drawing.title = program.name() + ": a measured step next to its prediction";
+  drawing.facts = {{"model", step.model},
+                   {"step", std::to_string(step.step)},
+                   {"date", utc_now()},
+                   {"topology", step.topology},
+                   {"schedule", str_cat(program.name(), ", ", counted(program.num_stages(), "stage"), ", ",
+                                        counted(program.microbatches(), "microbatch"))}};
   add_panel(drawing, measured);
+  if (!step.peak_memory.empty())
+    drawing.panels.back().summary.emplace_back("measured peak memory", memory_text(step.peak_memory));
   return to_html(drawing);
 }
 

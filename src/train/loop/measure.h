@@ -42,9 +42,17 @@ plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
 //! Returns the text of a cost file for `penstock plan`.
 std::string cost_file(const plan::Costs& costs, int microbatches, const std::string& heading);
 
+//! The step that a page of timelines shows.
+struct MeasuredStep {
+  std::string model;
+  std::int64_t step = 0;
+  std::string topology;                    //!< `2 pipeline ranks x 3 replicas`
+  std::vector<std::uint64_t> peak_memory;  //!< measured, per rank
+};
+
 //! Draws the measured step next to the prediction from the same costs.
 std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
-                          const plan::Costs& costs);
+                          const plan::Costs& costs, const MeasuredStep& step);
 std::string timeline_trace(const schedule::Timeline& measured);
 
 //! Returns the bytes that are allocated now: by tensors of the device, or on the heap of this process for the

@@ -10,20 +10,20 @@
 namespace penstock::train {
 namespace {
 
-constexpr std::int64_t kReportSize = 5;
+constexpr std::int64_t kReportSize = 6;
 static_assert(sizeof(StepReport) == kReportSize * sizeof(double));
 
 }  // namespace
 
 std::vector<StepReport> exchange(const comm::Group& world, const StepReport& local) {
   const at::Tensor tensor =
-      at::tensor({local.loss, local.grad_norm, local.busy, local.end, local.peak}, at::kDouble);
+      at::tensor({local.loss, local.grad_norm, local.busy, local.end, local.peak, local.stop}, at::kDouble);
   const std::vector<at::Tensor> all =
       world.size() > 1 ? world.all_gather(tensor) : std::vector<at::Tensor>{tensor};
   std::vector<StepReport> reports;
   for (const at::Tensor& one : all) {
     const auto* v = one.const_data_ptr<double>();
-    reports.push_back({v[0], v[1], v[2], v[3], v[4]});
+    reports.push_back({v[0], v[1], v[2], v[3], v[4], v[5]});
   }
   return reports;
 }

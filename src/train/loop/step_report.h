@@ -14,6 +14,7 @@ namespace penstock::train {
 struct StepReport {
   double loss = 0;  //!< of its replica; only on ranks of the last stage
   double grad_norm = 0, busy = 0, end = 0, peak = 0;
+  double stop = 0;  //!< RunExtras::stop of the rank
 };
 
 //! Returns the reports of all ranks. Collective.

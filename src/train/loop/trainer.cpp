@@ -3,8 +3,8 @@
 #include "train/data/device_batch.h"
 #include "train/diagnostics/not_finite.h"
 #include "train/loop/checkpoint_manager.h"
-#include "train/loop/log_file.h"
 #include "train/loop/measure.h"
+#include "train/loop/run_log.h"
 #include "train/loop/step_report.h"
 #include "train/loop/validation.h"
 #include "train/model/assembly.h"
@@ -48,8 +48,10 @@ class Run {
 
   RunResult run() {
     progress_.enter(RunPhase::Setup);
+    // Before anything is loaded: the notes may explain why that fails.
+    if (observer() && checkpoints_.step() > 0) observer()->on_resume(stored_notes());
     set_up();
-    LogFile log(reports_ ? options_.log_json : std::nullopt, first_step_);
+    log_.emplace(options_, reports_, first_step_);
     if (observer()) observer()->on_begin(info());
     for (const auto& messages : {checkpoints_.messages(), assembly_.messages})
       for (const std::string& message : messages) report(message);
@@ -57,19 +59,22 @@ class Run {
       try {
         if (const std::optional<StepRecord> record = step()) {
           result_.losses.push_back(record->loss);
-          log.write(*record);
+          log_->write(*record);
           if (observer()) observer()->on_step(*record);
+          if (options_.live_timeline) report_timeline();
         }
         if (options_.eval_every && progress_.step % *options_.eval_every == 0) evaluate();
         if (checkpoint_is_due()) save(progress_.step);
         report_checkpoint();
+        if (result_.stopped != 0) break;
       } catch (const UsageError&) {
         throw;
       } catch (const Error& error) {
         std::throw_with_nested(RunError(progress_.step, error));
       }
     }
-    progress_.step = options_.steps;
+    if (result_.stopped == 0) progress_.step = options_.steps;
+    result_.last_step = progress_.step;
     finish();
     return std::move(result_);
   }
@@ -168,7 +173,15 @@ class Run {
   bool checkpoint_is_due() const {
     const std::optional<std::int64_t> every = options_.checkpoint.every;
     const std::int64_t step = progress_.step;
-    return checkpoints_.enabled() && (step == options_.steps || (every && step % *every == 0));
+    const bool last = step == options_.steps || result_.stopped != 0;
+    return checkpoints_.enabled() && (last || (every && step % *every == 0));
+  }
+
+  std::map<std::string, std::string> stored_notes() const {
+    std::map<std::string, std::string> notes;
+    for (const auto& [name, ignored] : extras_.notes)
+      if (const std::optional<std::string> note = checkpoints_.note(name)) notes[name] = *note;
+    return notes;
   }
 
   RunInfo info() const {
@@ -200,7 +213,13 @@ class Run {
     if (logged) {
       read_results(local, parts);
       local.peak = static_cast<double>(peak_memory_bytes(assembly_.device));
-      fill(record, exchange(mesh_.all(), local), options_.parallel, assembly_.loss_rank());
+      if (extras_.stop) local.stop = extras_.stop();
+      const std::vector<StepReport> reports = exchange(mesh_.all(), local);
+      fill(record, reports, options_.parallel, assembly_.loss_rank());
+      peak_memory_ = record.peak_memory;
+      // Every rank has the same reports, so all of them stop after the same step.
+      for (const StepReport& one : reports)
+        result_.stopped = std::max(result_.stopped, static_cast<int>(one.stop));
       if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
     }
     if (!record.skipped) assembly_.optimizer->step(record.rate);
@@ -273,11 +292,18 @@ class Run {
     }
   }
 
+  void report_timeline() {
+    if (timelines_.empty()) return;
+    const schedule::Timeline gathered = gather_timeline(mesh_.group("pp"), timelines_.back());
+    if (observer()) observer()->on_timeline(progress_.step, gathered);
+  }
+
   void evaluate() {
     if (data_.validation_rows() == 0) return;
     result_.validation_loss = validation_loss(mesh_, assembly_, model_, data_, options_);
     if (!result_.validation_loss)
       return report_in_step("every label of the validation rows is ignored; there is no validation loss");
+    log_->write_validation(progress_.step, *result_.validation_loss);
     if (observer()) observer()->on_evaluation(progress_.step, *result_.validation_loss);
   }
 
@@ -286,6 +312,7 @@ class Run {
     constexpr std::size_t most = 8;
     if (progress_.step == first_step_ && options_.steps > first_step_) return;
     timelines_.push_back(timeline);
+    timeline_step_ = progress_.step;
     if (timelines_.size() > most) timelines_.erase(timelines_.begin());
   }
 
@@ -299,6 +326,14 @@ class Run {
     mesh_.all().barrier();
   }
 
+  MeasuredStep measured_step() const {
+    const ParallelOptions& parallel = options_.parallel;
+    std::string topology = counted(parallel.pp, "pipeline rank");
+    if (parallel.tp > 1) topology += str_cat(" x ", counted(parallel.tp, "tensor-parallel rank"));
+    if (parallel.dp > 1) topology += " x " + counted(parallel.dp, "replica");
+    return {model_.summary(), timeline_step_, topology, peak_memory_};
+  }
+
   void write_measurements() {
     if (timelines_.empty()) return;
     const comm::Group& pipeline = mesh_.group("pp");
@@ -308,7 +343,8 @@ class Run {
     const plan::Costs costs =
         measured_costs(gathered, gather_bytes(pipeline, program.num_stages(), assembly_.bytes()));
     if (!reports_) return;
-    if (options_.timeline) write_file(*options_.timeline, timeline_page(program, gathered.back(), costs));
+    if (options_.timeline)
+      write_file(*options_.timeline, timeline_page(program, gathered.back(), costs, measured_step()));
     if (options_.trace) write_file(*options_.trace, timeline_trace(gathered.back()));
     if (options_.profile)
       write_file(*options_.profile,
@@ -330,7 +366,10 @@ class Run {
   std::int64_t first_step_ = 1;
   std::optional<std::int64_t> reported_;  // the last checkpoint reported to the observer
   std::vector<schedule::Timeline> timelines_;
+  std::int64_t timeline_step_ = 0;          // of the last timeline
+  std::vector<std::uint64_t> peak_memory_;  // per rank, of the last logged step
   LogInterval interval_;
+  std::optional<RunLog> log_;  // set when the first step is known
   RunResult result_;
 };
 

@@ -35,8 +35,7 @@
   }
   // Later stages of a rank are lighter, as in diagrams of virtual stages in papers.
   const shades = new Map();
-  function colorOf(kind, stage) {
-    const chunk = data.chunks[stage] || 0;
+  function colorOf(kind, chunk) {
     const key = kind * 64 + chunk;
     if (!shades.has(key)) {
       const base = style[data.kinds[kind].colour];
@@ -61,12 +60,9 @@
     return number(n, 4) + " " + units[i];
   }
 
-  function rowHeight() {
-    const n = data.ranks;
-    return n <= 8 ? 30 : n <= 16 ? 22 : n <= 32 ? 14 : 9;
-  }
-  const memoryHeight = () => (data.ranks <= 8 ? 30 : data.ranks <= 16 ? 18 : 9);
-  const laneHeight = () => (data.ranks <= 16 ? 7 : 3);
+  const rowHeight = (ranks) => (ranks <= 8 ? 30 : ranks <= 16 ? 22 : ranks <= 32 ? 14 : 9);
+  const memoryHeight = (ranks) => (ranks <= 8 ? 30 : ranks <= 16 ? 18 : 9);
+  const laneHeight = (ranks) => (ranks <= 16 ? 7 : 3);
 
   // The first box of a row that ends after t. Rows are sorted by start; only the halves of an overlap coincide.
   function firstAfter(row, t) {
@@ -81,6 +77,8 @@
   class Panel {
     constructor(content) {
       this.content = content;
+      this.ranks = content.compute.length;
+      this.chunks = content.chunks || data.chunks;
       this.lanes = 0;
       for (const row of content.communication) {
         for (let i = 0; i < row.length; i += FIELDS) this.lanes = Math.max(this.lanes, Math.floor(row[i + FLAGS] / LANE) + 1);
@@ -115,14 +113,14 @@
     }
 
     layout() {
-      this.rowH = rowHeight();
-      this.commH = showComm ? this.lanes * laneHeight() : 0;
-      this.pitch = this.rowH + this.commH + (data.ranks <= 16 ? 5 : 2);
-      this.memoryTop = AXIS + data.ranks * this.pitch + 26;
-      this.memoryPitch = memoryHeight() + 3;
+      this.rowH = rowHeight(this.ranks);
+      this.commH = showComm ? this.lanes * laneHeight(this.ranks) : 0;
+      this.pitch = this.rowH + this.commH + (this.ranks <= 16 ? 5 : 2);
+      this.memoryTop = AXIS + this.ranks * this.pitch + 26;
+      this.memoryPitch = memoryHeight(this.ranks) + 3;
       const hasMemory = this.content.memory.length > 0;
       this.width = this.canvas.clientWidth;
-      this.height = hasMemory ? this.memoryTop + data.ranks * this.memoryPitch + 4 : AXIS + data.ranks * this.pitch + 2;
+      this.height = hasMemory ? this.memoryTop + this.ranks * this.memoryPitch + 4 : AXIS + this.ranks * this.pitch + 2;
       const ratio = window.devicePixelRatio || 1;
       this.canvas.style.height = this.height + "px";
       this.canvas.width = Math.round(this.width * ratio);
@@ -146,12 +144,12 @@
       ctx.rect(GUTTER, AXIS - 1, this.width - GUTTER - RIGHT, this.height);
       ctx.clip();
       this.drawn = 0;
-      for (let rank = 0; rank < data.ranks; ++rank) {
+      for (let rank = 0; rank < this.ranks; ++rank) {
         ctx.fillStyle = style.lane;
         ctx.fillRect(this.x(0), this.rowTop(rank), this.x(this.content.end) - this.x(0), this.rowH);
         this.drawRow(this.content.compute[rank], this.rowTop(rank), this.rowH, true);
         for (let lane = 0; this.commH && lane < this.lanes; ++lane) {
-          this.drawRow(this.laneRows[rank][lane], this.rowTop(rank) + this.rowH + 1 + lane * laneHeight(), laneHeight() - 1, false);
+          this.drawRow(this.laneRows[rank][lane], this.rowTop(rank) + this.rowH + 1 + lane * laneHeight(this.ranks), laneHeight(this.ranks) - 1, false);
         }
       }
       if (this.content.memory.length) this.drawMemory();
@@ -166,7 +164,7 @@
       ctx.font = "11.5px system-ui, Arial, sans-serif";
       ctx.textBaseline = "alphabetic";
       ctx.textAlign = "center";
-      const bottom = AXIS + data.ranks * this.pitch - 2;
+      const bottom = AXIS + this.ranks * this.pitch - 2;
       for (let i = Math.ceil(view.from / step); i * step <= view.to + step * 1e-9; ++i) {
         const x = Math.round(this.x(i * step)) + 0.5;
         ctx.strokeStyle = style.line;
@@ -184,7 +182,7 @@
       ctx.textAlign = "center";
       ctx.textBaseline = "middle";
       const lastColumn = [-1, -1, -1];
-      const grain = data.ranks > 32 ? 2 : 1;  // resolution in pixels; narrower boxes are merged
+      const grain = this.ranks > 32 ? 2 : 1;  // resolution in pixels; narrower boxes are merged
       for (let i = firstAfter(row, view.from); i < row.length; i += FIELDS) {
         const start = row[i + START];
         if (start > view.to) break;
@@ -199,7 +197,7 @@
         const y = half === BOTTOM_HALF ? top + height / 2 : top, h = half ? height / 2 - (half === TOP_HALF ? 0.5 : 0) : height;
         const dim = (follow !== null && row[i + MICROBATCH] !== follow) || (showCritical && !(flags & CRITICAL));
         ctx.globalAlpha = dim ? 0.22 : 1;
-        ctx.fillStyle = colorOf(row[i + KIND], row[i + STAGE]);
+        ctx.fillStyle = colorOf(row[i + KIND], this.chunks[row[i + STAGE]] || 0);
         ctx.fillRect(left, y, width > 3 ? width - 0.8 : width, h);
         if (withText && width > 13 && row[i + MICROBATCH] >= 0 && h >= 9) this.drawText(row, i, left, width, y + h / 2);
       }
@@ -208,14 +206,14 @@
     drawText(row, i, left, width, y) {
       const text = String(row[i + MICROBATCH]);
       if (text.length * 7 + 4 > width) return;
-      const pale = (data.chunks[row[i + STAGE]] || 0) > 0;
+      const pale = (this.chunks[row[i + STAGE]] || 0) > 0;
       this.ctx.fillStyle = pale ? style.ink : style.light ? "#ffffff" : "#0d1117";
       this.ctx.fillText(text, left + width / 2 - 0.4, y + 0.5);
     }
 
     drawMemory() {
-      const ctx = this.ctx, peak = data.memoryPeak || 1, h = memoryHeight();
-      for (let rank = 0; rank < data.ranks; ++rank) {
+      const ctx = this.ctx, peak = data.memoryPeak || 1, h = memoryHeight(this.ranks);
+      for (let rank = 0; rank < this.ranks; ++rank) {
         const curve = this.content.memory[rank], base = this.memoryTop + rank * this.memoryPitch + h;
         ctx.fillStyle = style.lane;
         ctx.fillRect(this.x(0), base - h, this.x(this.content.end) - this.x(0), h);
@@ -241,14 +239,16 @@
     }
 
     drawLabels() {
-      const ctx = this.ctx, each = data.ranks <= 32 ? 1 : 4;
+      const ctx = this.ctx, each = this.ranks <= 32 ? 1 : 4;
       ctx.textAlign = "right";
       ctx.textBaseline = "middle";
       ctx.fillStyle = style.soft;
-      ctx.font = (data.ranks <= 16 ? 12 : 10) + "px system-ui, Arial, sans-serif";
-      for (let rank = 0; rank < data.ranks; rank += each) {
-        ctx.fillText("rank " + rank, GUTTER - 9, this.rowTop(rank) + this.rowH / 2);
-        if (this.content.memory.length) ctx.fillText("rank " + rank, GUTTER - 9, this.memoryTop + rank * this.memoryPitch + memoryHeight() / 2);
+      ctx.font = (this.ranks <= 16 ? 12 : 10) + "px system-ui, Arial, sans-serif";
+      for (let rank = 0; rank < this.ranks; rank += each) {
+        const twoLines = this.rowH >= 30, middle = this.rowTop(rank) + this.rowH / 2;
+        ctx.fillText("rank " + rank, GUTTER - 9, middle - (twoLines ? 6 : 0));
+        if (twoLines) this.drawStages(rank, middle + 8);
+        if (this.content.memory.length) ctx.fillText("rank " + rank, GUTTER - 9, this.memoryTop + rank * this.memoryPitch + memoryHeight(this.ranks) / 2);
       }
       if (!this.content.memory.length) return;
       ctx.textAlign = "left";
@@ -256,19 +256,28 @@
       ctx.fillText("memory, scale to " + bytes(data.memoryPeak), GUTTER, this.memoryTop - 11);
     }
 
+    drawStages(rank, y) {
+      const ctx = this.ctx, stages = this.content.stages[rank], font = ctx.font;
+      if (!stages.length) return;
+      ctx.font = "10px system-ui, Arial, sans-serif";
+      const list = stages.length > 3 ? stages[0] + "\u2026" + stages[stages.length - 1] : stages.join(", ");
+      ctx.fillText((stages.length > 1 ? "stages " : "stage ") + list, GUTTER - 9, y, GUTTER - 10);
+      ctx.font = font;
+    }
+
     // Returns what is under the pointer: a computation, a communication, a memory level, or null.
     find(px, py) {
       if (px < GUTTER || py < AXIS) return null;
       const t = this.t(px), rank = Math.floor((py - AXIS) / this.pitch);
-      if (rank < data.ranks) {
+      if (rank < this.ranks) {
         const y = py - this.rowTop(rank);
         const comm = this.commH && y > this.rowH;
-        const lane = Math.min(this.lanes - 1, Math.floor((y - this.rowH) / laneHeight()));
+        const lane = Math.min(this.lanes - 1, Math.floor((y - this.rowH) / laneHeight(this.ranks)));
         const row = comm ? this.laneRows[rank][lane] : this.content.compute[rank];
         return { rank, row, at: y > this.rowH + this.commH ? -1 : this.boxAt(row, t, y < this.rowH / 2), t };
       }
       const strip = Math.floor((py - this.memoryTop) / this.memoryPitch);
-      if (strip < 0 || strip >= data.ranks || !this.content.memory.length) return null;
+      if (strip < 0 || strip >= this.ranks || !this.content.memory.length) return null;
       const curve = this.content.memory[strip];
       let level = 0;
       for (let i = 0; i < curve.length && curve[i] <= t; i += 2) level = curve[i + 1];
@@ -325,6 +334,7 @@
         follow = picked === follow || picked < 0 ? null : picked;
         draw();
       });
+      this.listenToTouch();
       canvas.addEventListener("dblclick", () => move(0, end));
       canvas.addEventListener("wheel", (e) => {
         if (e.ctrlKey || e.metaKey) {
@@ -339,6 +349,30 @@
     }
   }
 
+  // One finger pans, two zoom around their middle. Vertical scrolling is left to the browser.
+  Panel.prototype.listenToTouch = function () {
+    const canvas = this.canvas;
+    let before = null;
+    const read = (e) => {
+      const left = canvas.getBoundingClientRect().left, xs = [...e.touches].slice(0, 2).map((t) => t.clientX - left);
+      return { count: xs.length, middle: xs.reduce((sum, x) => sum + x, 0) / xs.length, width: xs.length > 1 ? Math.abs(xs[0] - xs[1]) : 0 };
+    };
+    canvas.addEventListener("touchstart", (e) => { before = read(e); }, { passive: true });
+    canvas.addEventListener("touchend", (e) => { before = e.touches.length ? read(e) : null; }, { passive: true });
+    canvas.addEventListener("touchmove", (e) => {
+      const now = read(e);
+      if (before && before.count === now.count) {
+        tip.hidden = true;
+        const shift = (before.middle - now.middle) / this.scale;
+        move(view.from + shift, view.to + shift);
+        if (now.count > 1 && now.width > 0) zoom(before.width / now.width, this.t(now.middle));
+        this.scale = (this.width - GUTTER - RIGHT) / (view.to - view.from);
+        if (e.cancelable && now.count > 1) e.preventDefault();
+      }
+      before = now;
+    }, { passive: false });
+  };
+
   function move(from, to) {
     const span = Math.min(to - from, end);
     view.from = Math.max(0, Math.min(from, end - span));
@@ -351,6 +385,11 @@
     move(around - span * fraction, around + span * (1 - fraction));
   }
 
+  for (const [name, value] of data.facts) {
+    const item = document.createElement("span");
+    item.append(name + " ", Object.assign(document.createElement("b"), { textContent: value }));
+    byId("facts").append(item);
+  }
   const panels = data.panels.map((content) => new Panel(content));
   let pending = false;
   function draw() {
@@ -385,7 +424,13 @@
       item.append(swatch, kind.meaning);
       legend.append(item);
     });
-    if (data.chunks.some((c) => c > 0)) legend.append(Object.assign(document.createElement("span"), { textContent: "lighter: later stages of a rank" }));
+    const idle = document.createElement("span"), swatch = document.createElement("i");
+    swatch.style.background = style.lane;
+    swatch.style.outline = "1px solid " + style.line;
+    idle.append(swatch, "idle");
+    legend.append(idle);
+    legend.append(Object.assign(document.createElement("span"), { textContent: data.seconds ? "time in seconds" : "time in units" }));
+    if (panels.some((p) => p.chunks.some((c) => c > 0))) legend.append(Object.assign(document.createElement("span"), { textContent: "lighter: later stages of a rank" }));
   }
 
   byId("zoom-in").onclick = () => zoom(0.6);

@@ -174,6 +174,109 @@ TEST(ToolSimulateCommand, MatchesFormulasOfPapers) {
   EXPECT_FALSE(result.at(0).at("critical_path").empty());
 }
 
+TEST(ToolSimulateCommand, ComparesStagesPerRankAndMicrobatchesOfOneBatch) {
+  // Formulas: 1F1B takes (m+p-1)(F+B), Interleaved1F1B m(F+B) + (p-1)(F+B)/v. F+B is 3 for 4 microbatches,
+  // and 3 * 4 / m for m microbatches of the same batch.
+  const json result = parsed({"simulate", "1F1B", "Interleaved1F1B:2", "Interleaved1F1B:3", "--ranks", "4",
+                              "--microbatches", "4,8,16"});
+  ASSERT_EQ(result.size(), 9u);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const int m = std::vector{4, 8, 16}[i % 3], v = static_cast<int>(i / 3) + 1;
+    const double each = 3.0 * 4 / m;
+    EXPECT_EQ(result[i].at("microbatches"), m);
+    EXPECT_EQ(result[i].at("stages"), 4 * v);
+    EXPECT_NEAR(result[i].at("step_time").get<double>(), m * each + 3 * each / v, 1e-9) << result[i];
+  }
+  const Outcome table =
+      penstock({"simulate", "1F1B", "Interleaved1F1B:2", "--ranks", "4", "--microbatches", "4,16"});
+  // 1F1B holds 4 microbatches, each a quarter as large with 16 of them. With 4, rank r idles 9-3r of 21-3r
+  // units.
+  EXPECT_EQ(table.out,
+            "schedule         stages  microbatches  step time  bubble  own bubble  peak memory\n"
+            "1F1B                  4             4         21   42.9%       24.0%            4\n"
+            "1F1B                  4            16      14.25   15.8%        8.2%            1\n"
+            "Interleaved1F1B       8             4       16.5   27.3%       14.6%            4\n"
+            "Interleaved1F1B       8            16     13.125    8.6%        4.4%        1.375\n");
+}
+
+TEST(ToolSimulateCommand, ScalesCostFileWithMicrobatches) {
+  const test::TempDir dir;
+  const std::string costs = write(
+      dir, "c.toml", "overhead = 0.1\nmicrobatches = 8\n[each]\nforward = 0.5\ninput = 0.5\nweight = 0.5\n");
+  const json result =
+      parsed({"simulate", "GPipe", "--ranks", "2", "--microbatches", "4,8", "--costs", costs});
+  // An action of 0.5 s for 8 microbatches takes 0.1 + 2 * 0.4 s for 4.
+  EXPECT_NEAR(result.at(0).at("step_time").get<double>(), (4 + 1) * (0.9 + 1.8), 1e-9);
+  EXPECT_NEAR(result.at(1).at("step_time").get<double>(), (8 + 1) * (0.5 + 1.0), 1e-9);
+}
+
+TEST(ToolSimulateCommand, AllComparesEveryValidSchedule) {
+  std::vector<std::string> expected;
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos())
+    if (info.has_backward && info.name != "DualPipeV") expected.emplace_back(info.name);
+  const Outcome outcome = penstock({"simulate", "all", "--ranks", "4", "--microbatches", "4", "--json"});
+  std::vector<std::string> names;
+  for (const json& one : json::parse(outcome.out)) {
+    names.push_back(one.at("name"));
+    const bool several = names.back().starts_with("Interleaved") || names.back() == "LoopedBFS";
+    if (several) {
+      EXPECT_EQ(one.at("stages"), 8) << names.back();
+    }
+  }
+  EXPECT_EQ(names, expected);
+  // It needs as many microbatches as stages.
+  EXPECT_THAT(outcome.err, HasSubstr("left out DualPipeV: DualPipeV needs at least as many microbatches"));
+  EXPECT_EQ(parsed({"simulate", "all", "--ranks", "4", "--microbatches", "8"}).size(), expected.size() + 1);
+}
+
+TEST(ToolSimulateCommand, DrawsSchedulesOnCommonAxis) {
+  const std::vector<std::string> words{"simulate",       "1F1B", "ZBVZeroBubble", "--ranks", "4",
+                                       "--microbatches", "8"};
+  const auto as = [&](const char* format) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"--as", format});
+    const Outcome outcome = penstock(all);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string svg = as("svg");
+  EXPECT_THAT(svg, HasSubstr(">1F1B: 4 ranks, 4 stages, 8 microbatches<"));
+  EXPECT_THAT(svg, HasSubstr(">ZBVZeroBubble: 4 ranks, 8 stages, 8 microbatches<"));
+  std::vector<double> widths;  // of the lanes, in proportion to the step times
+  const std::string lane = "class=\"lane\"";
+  for (std::size_t at = 0; (at = svg.find(lane, at)) != std::string::npos; at += lane.size())
+    widths.push_back(std::stod(svg.substr(svg.find("width=\"", at) + 7)));
+  ASSERT_EQ(widths.size(), 8u);
+  std::vector<std::string> asked = words;
+  const json result = parsed(asked);
+  EXPECT_NEAR(widths[4] / widths[0],
+              result.at(1).at("step_time").get<double>() / result.at(0).at("step_time").get<double>(), 1e-4);
+  const std::string html = as("html");
+  EXPECT_THAT(html, HasSubstr("Comparison of 2 schedules"));
+  EXPECT_THAT(html, HasSubstr("\"chunks\":[0,0,0,0,1,1,1,1]"));
+  EXPECT_THAT(as("grid"), HasSubstr("7F0"));
+  EXPECT_EQ(json::parse(as("trace")).count("traceEvents"), 1u);
+}
+
+TEST(ToolSimulateCommand, RejectsInvalidComparisons) {
+  const auto error = [](std::vector<std::string> words) {
+    const Outcome outcome = penstock(std::move(words));
+    EXPECT_EQ(outcome.code, 2) << outcome.out;
+    return outcome.err;
+  };
+  EXPECT_THAT(error({"simulate", "1F1B:2", "--ranks", "4", "--microbatches", "8"}),
+              HasSubstr("1F1B requires exactly 1 stage per rank, not 2"));
+  EXPECT_THAT(error({"simulate", "LoopedBFS:x", "--ranks", "4", "--microbatches", "8"}),
+              HasSubstr("NAME:V, such as Interleaved1F1B:2"));
+  EXPECT_THAT(error({"simulate", "1F1B", "--ranks", "4", "--microbatches", "8,x"}),
+              HasSubstr("not an integer"));
+  EXPECT_THAT(error({"simulate", "1F1B", "--ranks", "4", "--microbatches", "8,0"}), HasSubstr("not 0"));
+  EXPECT_THAT(error({"simulate", "all", "--ranks", "0", "--microbatches", "8"}), HasSubstr("not 0"));
+  EXPECT_THAT(error({"simulate", "all", "--microbatches", "8"}), HasSubstr("all needs --ranks"));
+  EXPECT_THAT(error({"simulate", "all", "--ranks", "4", "--microbatches", "8", "--as", "csv"}),
+              HasSubstr("only one schedule"));
+}
+
 TEST(ToolSimulateCommand, PrintsTimelineAsCsv) {
   const Outcome outcome =
       penstock({"simulate", "GPipe", "--ranks", "1", "--microbatches", "2", "--as", "csv"});

@@ -14,8 +14,11 @@
 #include <penstock/schedule/csv.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <variant>
 
 namespace penstock::tool {
 namespace {
@@ -78,6 +81,28 @@ std::string report(const plan::PlanResult& result, const CostFile& file, std::si
     text += str_cat("… and ", result.plans.size() - rows.size() + 1, " more (--top 0 shows all)\n");
   }
   return text;
+}
+
+//! Quotes a word for the shell if necessary.
+std::string shell_word(const std::string& word) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::strchr("_-./=,:+", c) != nullptr;
+  };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+//! The command that trains the model with the best plan. `train` balances the stages by times that it
+//! measures itself: a layer of the planner may begin inside a module, where --split cannot.
+std::string train_command_of(const plan::Plan& best, const std::string& model, int ranks) {
+  const bool automatic = !std::holds_alternative<schedule::ScheduleKind>(best.schedule);
+  return str_cat("\nto train with this plan:\n  penstock train ", shell_word(model),
+                 " --data FILE.safetensors --ranks ", ranks, " --schedule ",
+                 (automatic ? "auto" : to_string(best.schedule)), " --stages-per-rank ", best.stages_per_rank,
+                 " --microbatches ", best.microbatches, (best.recompute ? " --recompute" : ""),
+                 " --balance time\n");
 }
 
 std::string to_json(const plan::PlanResult& result) {
@@ -164,6 +189,9 @@ int plan_command(Arguments& arguments) {
   }
   print(arguments.json() ? to_json(result)
                          : report(result, file, static_cast<std::size_t>(std::max<std::int64_t>(0, top))));
+  const plan::Plan& best = result.plans.front();
+  if (!model.empty() && !arguments.json() && best.verdict == plan::PlanVerdict::Best)
+    print(train_command_of(best, model, options.ranks));
   if (!save.empty() && result.schedule) write_output(save, to_csv(*result.schedule));
   return result.plans.front().verdict == plan::PlanVerdict::Best ? 0 : 1;
 }

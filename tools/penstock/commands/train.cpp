@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "config/train_settings.h"
+#include "train/display/dashboard.h"
 #include "train/display/failure_report.h"
 #include "train/display/train_display.h"
 #include "train/forecast/dry_run.h"
@@ -21,6 +22,7 @@
 #include <ATen/Parallel.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,15 @@ std::string hint_after_failure(const TrainSettings& request) {
                                    : "use --resume to continue from the last checkpoint";
 }
 
+void announce_dashboard(const std::string& address, bool json) {
+  JsonWriter out;
+  if (json) {
+    print(out.begin_object().field("dashboard", address).end_object().text() + "\n");
+  } else {
+    print("the dashboard is at " + address + "\n");
+  }
+}
+
 }  // namespace
 
 int train_command(Arguments& arguments) {
@@ -60,6 +71,10 @@ int train_command(Arguments& arguments) {
   const bool is_launched_rank = is_rank_of("train");
   const comm::LaunchedRank found = comm::detect_rank();
   const bool is_external_rank = !is_launched_rank && is_rank(found);
+  if (is_external_rank && request.dashboard)
+    throw UsageError(
+        "--dashboard needs a command that starts the ranks itself, but a launcher started this rank", {},
+        "use --tensorboard DIR instead");
   if (is_external_rank) {
     request.default_ranks = found.world_size;
     request.local_ranks = local_ranks(found);
@@ -102,11 +117,16 @@ int train_command(Arguments& arguments) {
   verbosity.pass_to(launch_options.environment);
   launch_options.max_restarts = static_cast<int>(request.max_restarts);
   launch_options.grace = std::chrono::seconds(5);
+  launch_options.graceful_stop = true;
+  std::optional<Dashboard> dashboard;
+  if (request.dashboard) dashboard.emplace();
+  if (dashboard) announce_dashboard(dashboard->address(), json);
   LineDrawer drawer;
   FailureReport::Options report{.ranks = ranks, .hint = hint_after_failure(request)};
   if (!request.failure_log.empty()) report.details = request.failure_log;
   FailureReport failures(std::move(report));
   launch_options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view line) {
+    if (dashboard && rank.value == 0 && dashboard->data().take(line)) return;
     if (!failures.take(rank, stream, line)) drawer.draw(rank, stream, line);
   };
   launch_options.on_start = [&](const std::vector<pid_t>&) { drawer.finish(); };

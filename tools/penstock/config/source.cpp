@@ -33,10 +33,14 @@ int microbatch_count(std::int64_t given) {
 }  // namespace
 
 void ShapeOptions::declare(Arguments& arguments) {
+  declare_shared(arguments);
+  arguments.option("--microbatches", microbatches, "microbatches per step");
+}
+
+void ShapeOptions::declare_shared(Arguments& arguments) {
   arguments.option("--ranks", ranks, "number of pipeline ranks (processes)");
   arguments.option("--stages-per-rank", stages_per_rank,
                    "stages per rank (default: 2 for V-shaped schedules, else 1)");
-  arguments.option("--microbatches", microbatches, "microbatches per step");
   arguments.option("--costs", costs_path,
                    "a TOML cost file (default: F, I and W take 1 unit of time, B takes 2)");
   arguments.option("--memory-cap", memory_cap, "memory limit per rank, for Auto: 16GiB");

@@ -27,6 +27,8 @@ struct ShapeOptions {
   std::string memory_cap;
 
   void declare(Arguments& arguments);
+  //! All options but `--microbatches`.
+  void declare_shared(Arguments& arguments);
   //! The costs of the file, or unit costs without one.
   CostFile costs() const;
   std::optional<std::uint64_t> cap() const;

@@ -110,6 +110,11 @@ void TrainSettings::declare(Settings& s) {
   s.add("--timeout", timeout,
         "seconds to wait for a rank that is alive but makes no progress [PENSTOCK_TIMEOUT if set, else 300]");
   s.add("--log-json", log_json, "a file with one JSON object per logged step");
+  s.add("--log-csv", log_csv, "a CSV file with one row per logged step");
+  s.add("--tensorboard", tensorboard,
+        "a directory for TensorBoard event files: loss, rate, norm, throughput, memory, validation");
+  s.add("--dashboard", dashboard,
+        "serve a live page with loss, throughput, memory and the last timeline at a local address");
   s.add("--log-every", run.log_every,
         "steps between logged steps; only these read losses and norms from the device");
   s.add("--failure-log", failure_log,
@@ -228,6 +233,9 @@ void TrainSettings::resolve_outputs() {
   run.checkpoint.directory = unless_empty(checkpoint);
   run.checkpoint.every = unless_zero(checkpoint_every, "--checkpoint-every", "a checkpoint only at the end");
   run.log_json = unless_empty(log_json);
+  run.live_timeline = dashboard;
+  run.log_csv = unless_empty(log_csv);
+  run.tensorboard = unless_empty(tensorboard);
   run.timeline = unless_empty(timeline);
   run.trace = unless_empty(trace);
   run.profile = unless_empty(profile);
@@ -266,6 +274,7 @@ std::vector<std::string> TrainSettings::visit_outputs(
     if (!text.empty()) lines.push_back(text);
   };
   make(output, "--output");
+  make(tensorboard, "--tensorboard");
   // With --resume the directory must already exist. If it does not, the ranks report it.
   const bool writes = !checkpoint.empty() && (!run.checkpoint.resume || std::filesystem::exists(checkpoint));
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
@@ -279,6 +288,7 @@ std::vector<std::string> TrainSettings::visit_outputs(
     if (stops) throw UsageError("--checkpoint: " + error.message(), error.context(), error.hint());
   }
   for (const auto& [path, option] : {std::pair(&log_json, "--log-json"),
+                                     {&log_csv, "--log-csv"},
                                      {&timeline, "--timeline"},
                                      {&trace, "--trace"},
                                      {&profile, "--profile"}}) {

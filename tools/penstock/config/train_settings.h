@@ -28,7 +28,8 @@ struct TrainSettings {
   std::optional<double> rate;
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", schedule = "1F1B", loss_output, config;
-  std::string output, checkpoint, log_json, timeline, trace, profile, failure_log;  // empty: none
+  std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,
+      failure_log;                // empty: none
   std::optional<double> timeout;  //!< in seconds; set by `resolve` if it was not given
   double validation = 0.1, grad_clip = 0;
   std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
@@ -37,7 +38,7 @@ struct TrainSettings {
   std::string device_reason;                 //!< one line, set by `resolve`
   std::optional<int> local_ranks;            //!< ranks of this machine; by default all
   bool no_shuffle = false;                   // no effect yet: `resolve` sets it for every exported model
-  bool dry_run = false;
+  bool dry_run = false, dashboard = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   train::LossKind loss = train::LossKind::CrossEntropy;

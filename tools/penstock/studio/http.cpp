@@ -86,14 +86,18 @@ bool is_complete(std::string_view received) {
   return received.find("\r\n\r\n") != std::string_view::npos;
 }
 
-std::string respond(std::string_view request, std::string_view page, int port) {
+std::string_view path_of(std::string_view target) {
+  return target.substr(0, target.find('?'));
+}
+
+std::string respond(std::string_view request, const FindContent& find, int port) {
   const std::optional<RequestHead> head = parse_head(request);
   if (!head) return refusal("400 Bad Request");
   if (!head->host || !is_own_host(*head->host, port)) return refusal("403 Forbidden");
   if (head->method != "GET" && head->method != "HEAD") return refusal("405 Method Not Allowed");
-  const std::string_view path = head->target.substr(0, head->target.find('?'));
-  if (path != "/" && path != "/index.html") return refusal("404 Not Found");
-  return response("200 OK", "text/html", page, head->method == "GET");
+  const std::optional<Content> content = find(head->target);
+  if (!content) return refusal("404 Not Found");
+  return response("200 OK", content->type, content->body, head->method == "GET");
 }
 
 std::string refuse_large_request() {

@@ -2,7 +2,6 @@
 #include "studio/page_server.h"
 
 #include "base/text.h"
-#include "studio/http.h"
 
 #include <penstock/base/error.h>
 
@@ -69,22 +68,22 @@ class Connection {
   Clock::time_point deadline() const { return deadline_; }
 
   //! Continues after poll reported an event. Returns false once the connection is finished.
-  bool advance(std::string_view page, int port) {
+  bool advance(const FindContent& find, int port) {
     if (sending()) return send_rest();
-    return response_.empty() ? receive(page, port) : discard();
+    return response_.empty() ? receive(find, port) : discard();
   }
 
  private:
   bool sending() const { return sent_ < response_.size(); }
 
-  bool receive(std::string_view page, int port) {
+  bool receive(const FindContent& find, int port) {
     std::array<char, 4096> buffer{};
     const ssize_t count = recv(socket_.number(), buffer.data(), buffer.size(), 0);
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     if (count == 0) return false;
     request_.append(buffer.data(), static_cast<std::size_t>(count));
     if (is_complete(request_)) {
-      response_ = respond(request_, page, port);
+      response_ = respond(request_, find, port);
     } else if (request_.size() > kMaxRequestBytes) {
       response_ = refuse_large_request();
     }
@@ -145,7 +144,16 @@ Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   return *this;
 }
 
-PageServer::PageServer(std::string page, std::optional<int> port) : page_(std::move(page)) {
+PageServer::PageServer(std::string page, std::optional<int> port)
+    : PageServer(
+          [page = std::move(page)](std::string_view target) -> std::optional<Content> {
+            const std::string_view path = path_of(target);
+            if (path != "/" && path != "/index.html") return std::nullopt;
+            return Content{"text/html", page};
+          },
+          port) {}
+
+PageServer::PageServer(FindContent find, std::optional<int> port) : find_(std::move(find)) {
   listener_ = listen_on(port.value_or(kDefaultPort));
   if (listener_.number() < 0 && !port) listener_ = listen_on(0);
   if (listener_.number() < 0)
@@ -170,7 +178,7 @@ void PageServer::serve(const Descriptor& stop) {
     for (std::size_t i = 0; i < connections.size(); ++i) {
       const bool ready = polled[i + 2].revents != 0;
       const bool alive =
-          ready ? connections[i].advance(page_, port_) : connections[i].deadline() > Clock::now();
+          ready ? connections[i].advance(find_, port_) : connections[i].deadline() > Clock::now();
       if (alive) open.push_back(std::move(connections[i]));
     }
     connections = std::move(open);

@@ -1,5 +1,7 @@
-// Serves one page on the loopback interface, to this machine only.
+// Serves pages on the loopback interface, to this machine only.
 #pragma once
+
+#include "studio/http.h"
 
 #include <chrono>
 #include <optional>
@@ -27,6 +29,8 @@ class PageServer {
  public:
   //! Listens on 127.0.0.1. Without a port, takes the usual one if it is free, else any free one; port 0
   //! always takes a free one. Throws a UsageError if the port is in use.
+  PageServer(FindContent find, std::optional<int> port);
+  //! Serves one page, at `/` and `/index.html`.
   PageServer(std::string page, std::optional<int> port);
 
   int port() const { return port_; }
@@ -38,7 +42,7 @@ class PageServer {
   void serve(const Descriptor& stop);
 
  private:
-  std::string page_;
+  FindContent find_;
   Descriptor listener_;
   int port_ = 0;
 };

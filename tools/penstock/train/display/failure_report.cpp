@@ -123,7 +123,9 @@ bool FailureReport::write_details(const comm::LaunchResult& result) const {
 }
 
 int FailureReport::finish(const comm::LaunchResult& result) {
-  if (result.ok || result.signal) return result.exit_code();
+  // After a signal, only the error of a rank that could not finish its step or its checkpoint is of interest.
+  const bool reported = result.first_failure && errors_.contains(*result.first_failure);
+  if (result.ok || (result.signal && !reported)) return result.exit_code();
   const bool written = write_details(result);
   ToolError error = cause_of(result);
   if (error.hint.empty()) error.hint = options_.hint;
@@ -133,7 +135,7 @@ int FailureReport::finish(const comm::LaunchResult& result) {
   if (error.code != 2) error.message += locations(result, error.message);
   std::fputs(error.text().c_str(), stderr);
   std::fflush(stderr);
-  return error.code == 2 ? 2 : result.exit_code();
+  return error.code == 2 && !result.signal ? 2 : result.exit_code();
 }
 
 }  // namespace penstock::tool

@@ -5,11 +5,17 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/terminal.h"
+#include "train/display/dashboard.h"
+#include "train/rank/resume_changes.h"
+
+#include <penstock/view/drawing.h>
+#include <penstock/view/render.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 
 namespace penstock::tool {
 namespace {
@@ -34,8 +40,15 @@ class Display : public train::Observer {
  public:
   explicit Display(DisplayOptions options) : options_(std::move(options)), mode_(options_.mode) {}
 
+  void on_resume(const std::map<std::string, std::string>& notes) override {
+    const auto stored = notes.find("config");
+    if (stored == notes.end()) return;
+    for (const std::string& line : changed_settings(stored->second, options_.config)) on_message(line);
+  }
+
   void on_begin(const train::RunInfo& info) override {
     info_ = info;
+    send_begin();
     seconds_ = 0;
     if (options_.quiet || mode_ == DisplayMode::Json) return;
     say(info.model + "; " + info.schedule + " over " + counted(info.stages, "stage"));
@@ -46,6 +59,7 @@ class Display : public train::Observer {
   }
 
   void on_step(const train::StepRecord& record) override {
+    send(DashboardLine::Step, [&] { return to_json(record); });
     if (options_.quiet) return;
     if (mode_ == DisplayMode::Json) return say(to_json(record));
     // The first step is slow and not representative, so the average starts at the second.
@@ -63,12 +77,21 @@ class Display : public train::Observer {
         ("[" + bar + "] " + position + "  " + clock_text(left) + " left  " + numbers_of(record) + tail));
   }
 
+  void on_timeline(std::int64_t step, const schedule::Timeline& timeline) override {
+    send(DashboardLine::Timeline, [&] {
+      view::Drawing drawing = view::draw(std::span(&timeline, 1), view::TimeUnit::Seconds);
+      drawing.title = str_cat(info_.schedule, ": step ", step, ", measured");
+      return to_svg(drawing);
+    });
+  }
+
   void on_evaluation(std::int64_t step, double loss) override {
+    JsonWriter json;
+    const std::string text =
+        json.begin_object().field("step", step).field("validation_loss", loss).end_object().text();
+    send(DashboardLine::Validation, [&] { return text; });
     if (options_.quiet) return;
-    if (mode_ == DisplayMode::Json) {
-      JsonWriter json;
-      return say(json.begin_object().field("step", step).field("validation_loss", loss).end_object().text());
-    }
+    if (mode_ == DisplayMode::Json) return say(text);
     say(formatted("step %lld  validation loss %.4f", static_cast<long long>(step), loss));
   }
 
@@ -88,6 +111,21 @@ class Display : public train::Observer {
 
  private:
   static void say(const std::string& line) { print(line + "\n"); }
+
+  template <class Content>
+  void send(DashboardLine kind, const Content& content) const {
+    if (!options_.dashboard) return;
+    const std::string line = dashboard_line(kind, content());
+    if (!line.empty()) say(line);
+  }
+  void send_begin() const {
+    send(DashboardLine::Begin, [&] {
+      JsonWriter json;
+      json.begin_object().field("model", info_.model).field("schedule", info_.schedule);
+      json.field("stages", info_.stages).field("first_step", info_.first_step).field("steps", info_.steps);
+      return json.end_object().text();
+    });
+  }
 
   DisplayOptions options_;
   DisplayMode mode_;

@@ -19,6 +19,8 @@ struct DisplayOptions {
   DisplayMode mode = DisplayMode::Plain;
   bool quiet = false;                   //!< only warnings and the result
   std::set<std::string> unimportant{};  //!< messages of the run that are not warnings
+  bool dashboard = false;               //!< write marked lines for the live page
+  std::string config{};                 //!< of this run, to compare with that of a checkpoint
 };
 
 //! Passes `mode` and `quiet` to rank 0 in its environment, and reads them there.

@@ -173,7 +173,8 @@ std::string checkpoint_text(const DryRun& dry) {
 
 std::string files_text(const TrainSettings& request) {
   std::vector<std::string> files;
-  for (const std::string& file : {request.log_json, request.timeline, request.trace, request.profile})
+  for (const std::string& file : {request.log_json, request.log_csv, request.tensorboard, request.timeline,
+                                  request.trace, request.profile})
     if (!file.empty()) files.push_back(file);
   return files.empty() ? "none" : join(files, ", ");
 }

@@ -20,6 +20,7 @@ namespace {
 void check_outputs(const TrainSettings& request) {
   const std::vector<std::string> inputs{request.model, request.data, request.config};
   check_output_file("--log-json", request.log_json, inputs);
+  check_output_file("--log-csv", request.log_csv, inputs);
   check_output_file("--timeline", request.timeline, inputs);
   check_output_file("--trace", request.trace, inputs);
   check_output_file("--profile", request.profile, inputs);

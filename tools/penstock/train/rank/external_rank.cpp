@@ -77,7 +77,8 @@ std::optional<Rank> failed_peer(const std::exception& error) {
 
 // Leaves the world before the error of a check is printed, so that no rank reports it as a failure.
 CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& found,
-                            const DisplayOptions& display, const std::function<std::string()>& config) {
+                            const DisplayOptions& display, const std::function<std::string()>& config,
+                            int& stopped) {
   const comm::World world = join_world(request);
   const bool first = world.rank().value == 0;
   std::vector<std::string> created;
@@ -93,7 +94,7 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
   if (first && !display.quiet && display.mode != DisplayMode::Json) announce(request, found, created);
   const auto warning = first ? balance_warning(request) : std::nullopt;
   if (warning) std::fprintf(stderr, "%s\n", warning->c_str());
-  train_in(world, request, display);
+  stopped = train_in(world, request, display, StopSignals::Which::Both);
   return checked;
 }
 
@@ -112,10 +113,11 @@ void check_size(const TrainSettings& request, const comm::LaunchedRank& found) {
 int run_external_rank(TrainSettings& request, const comm::LaunchedRank& found, const DisplayOptions& display,
                       const std::function<std::string()>& config) {
   try {
-    const CheckResult checked = check_and_train(request, found, display, config);
+    int stopped = 0;
+    const CheckResult checked = check_and_train(request, found, display, config, stopped);
     // Only the rank that prints the error fails: mpirun kills all ranks as soon as one of them fails.
     if (checked.error) std::rethrow_exception(checked.error);
-    return 0;
+    return stopped == 0 ? 0 : 128 + stopped;
   } catch (const Error& error) {
     // Every rank except the failed one raises PeerFailed. The first of them prints it.
     const std::optional<Rank> peer = failed_peer(error);

@@ -14,6 +14,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace penstock::tool {
 namespace {
@@ -32,12 +33,21 @@ std::string sample_of(const TrainSettings& request, const train::Vocabulary& voc
   return vocabulary.decode(models::sample(*model, prompt, options));
 }
 
+std::string stop_text(const TrainSettings& request, const train::RunResult& result) {
+  const std::string where = str_cat("stopped by SIG", sigabbrev_np(result.stopped), " after step ",
+                                    result.last_step, " of ", request.run.steps);
+  if (!result.checkpoint)
+    return where + "; no checkpoint was written, because there is no --checkpoint DIR\n";
+  return where + "; use --resume to continue from the checkpoint\n";
+}
+
 std::string summary_of(const TrainSettings& request, const train::RunResult& result) {
   std::string text;
+  if (result.stopped != 0) text = stop_text(request, result);
   if (!result.losses.empty()) {
-    const auto last = static_cast<long long>(request.run.steps);
+    const auto last = static_cast<long long>(result.last_step);
     const auto first = static_cast<long long>(result.first_step);  // after a resume, not 1
-    text = "loss ";
+    text += "loss ";
     if (first < last) text += formatted("%.4f at step %lld, ", result.losses.front(), first);
     text += formatted("%.4f at step %lld", result.losses.back(), last);
     if (result.validation_loss) text += formatted("; validation loss %.4f", *result.validation_loss);
@@ -47,6 +57,8 @@ std::string summary_of(const TrainSettings& request, const train::RunResult& res
   if (!request.trace.empty()) text += "trace: " + request.trace + "\n";
   if (!request.profile.empty()) text += "costs: " + request.profile + " (penstock plan --costs)\n";
   if (!request.log_json.empty()) text += "log: " + request.log_json + "\n";
+  if (!request.log_csv.empty()) text += "log: " + request.log_csv + "\n";
+  if (!request.tensorboard.empty()) text += "TensorBoard: tensorboard --logdir " + request.tensorboard + "\n";
   if (result.checkpoint) text += "checkpoint: " + result.checkpoint->string() + "\n";
   return text;
 }
@@ -54,6 +66,7 @@ std::string summary_of(const TrainSettings& request, const train::RunResult& res
 std::string summary_json(const TrainSettings& request, const train::RunResult& result) {
   JsonWriter json;
   json.begin_object().field("steps", request.run.steps);
+  if (result.stopped != 0) json.field("stopped_at", result.last_step).field("signal", result.stopped);
   if (!result.losses.empty())
     json.field("first_loss", result.losses.front()).field("last_loss", result.losses.back());
   if (result.validation_loss) json.field("validation_loss", *result.validation_loss);
@@ -91,13 +104,20 @@ comm::World join_world(const TrainSettings& request) {
 }
 
 int run_training_rank(const TrainSettings& request) {
-  train_in(join_world(request), request, display_from_environment());
+  DisplayOptions display = display_from_environment();
+  display.dashboard = request.dashboard;
+  // The launcher knows the signal and reports it with its exit code.
+  train_in(join_world(request), request, display, StopSignals::Which::Interrupt);
   return 0;
 }
 
-void train_in(const comm::World& world, const TrainSettings& request, DisplayOptions display) {
+int train_in(const comm::World& world, const TrainSettings& request, DisplayOptions display,
+             StopSignals::Which signals) {
+  const StopSignals caught(signals);
   TrainingHook hook(world.rank());
-  train::RunExtras extras{.hook = &hook, .notes = {{"config", request.resolved_config}}};
+  display.config = request.resolved_config;
+  train::RunExtras extras{
+      .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
   const bool first = world.rank().value == 0, json = display.mode == DisplayMode::Json;
   train::RunResult result;
   std::string sample;
@@ -115,17 +135,15 @@ void train_in(const comm::World& world, const TrainSettings& request, DisplayOpt
     const auto observer = make_display(display);
     extras.observer = observer.get();
     result = train::run(world, *model, *data, request.run, extras);
-    if (first && samples) sample = sample_of(sized, vocabulary, result);
+    if (first && samples && result.stopped == 0) sample = sample_of(sized, vocabulary, result);
   } else {
     result = train_archive(world, request, display, extras);
   }
-  if (!first) return;
-  if (json) {
-    print(summary_json(request, result) + "\n");
-    return;
-  }
+  if (first && json) print(summary_json(request, result) + "\n");
+  if (!first || json) return result.stopped;
   if (!sample.empty()) print("\nsample of generated text:\n" + sample + "\n\n");
   print(summary_of(request, result));
+  return result.stopped;
 }
 
 }  // namespace penstock::tool

@@ -41,14 +41,17 @@ std::vector<checkpoint::CheckpointLocation> checkpoints_in(const fs::path& direc
                                             : std::vector<checkpoint::CheckpointLocation>{};
 }
 
-// Adds the optimizer states that the run will load. Parameters that no stage reads have no state.
+// Adds the optimizer states that the run will load. Parameters that no stage reads, and frozen ones, have
+// none.
 void add_optimizer_states(std::vector<checkpoint::Piece>& pieces,
-                          const std::vector<checkpoint::Piece>& unused, const OptimizerOptions& options) {
+                          const std::vector<checkpoint::Piece>& unused, const OptimizerOptions& options,
+                          const ParameterGroups& groups) {
   std::set<std::string> unread;
   for (const checkpoint::Piece& piece : unused) unread.insert(piece.name);
   std::vector<value::NamedTensor> parameters;
   for (const checkpoint::Piece& piece : pieces)
-    if (piece.local.requires_grad() && piece.local.numel() > 0 && !unread.contains(piece.name))
+    if (piece.local.requires_grad() && piece.local.numel() > 0 && !unread.contains(piece.name) &&
+        !groups.of(piece.name).frozen)
       parameters.push_back({piece.name, piece.local});
   for (const Optimizer::State& state : Optimizer(parameters, options).states()) {
     for (const value::NamedTensor& item : state.tensors) {
@@ -89,7 +92,8 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
   } catch (const Error&) {
     return;  // damaged: the ranks search for an older one and report it
   }
-  add_optimizer_states(pieces, split.state().unused, options.optimizer);
+  add_optimizer_states(pieces, split.state().unused, options.optimizer,
+                       parameter_groups(model, options.parameters));
   const checkpoint::LoadReport report =
       checkpoint->compare(pieces, {.allow_missing = true, .allow_extra = true, .allow_reshaped = true});
   std::vector<std::string> parts;
@@ -126,6 +130,7 @@ void check_before_start(const Model& model, const RunOptions& options) {
   model.check_rows(value::chunk_sizes(rows.end - rows.begin, options.parallel.microbatches));
   const auto split = model.split_at(model.split(num_stages(options.parallel)));
   if (options.parallel.tp > 1) split->check_tensor_ranks(options.parallel.tp);
+  parameter_groups(model, options.parameters);  // throws if a pattern selects nothing
   check_checkpoints(model, *split, options);
 }
 

@@ -11,24 +11,77 @@
 namespace penstock::train {
 namespace {
 
-void fraction(double value, const char* option, bool may_be_one) {
-  if (!(value >= 0) || value > 1 || (value == 1 && !may_be_one))
-    throw UsageError(str_cat(option, " must be at least 0 and ", (may_be_one ? "at most 1" : "less than 1")),
-                     {}, "for example 0.9");
+void check_below_one(double value, const char* option) {
+  if (!(value >= 0 && value < 1))
+    throw UsageError(str_cat(option, " must be at least 0 and less than 1"), {}, "for example 0.9");
+}
+
+void check_optimizer(const OptimizerOptions& options) {
+  check_not_negative(options.weight_decay, "optimizer.weight_decay");
+  check_not_negative(options.momentum, "optimizer.momentum");
+  check_not_negative(options.epsilon.value_or(0), "optimizer.epsilon");
+  check_not_negative(options.rate_decay, "optimizer.rate_decay");
+  check_not_negative(options.initial_accumulator, "optimizer.initial_accumulator");
+  check_not_negative(options.alpha, "optimizer.alpha");
+  check_below_one(options.beta1, "optimizer.beta1");
+  check_below_one(options.beta2, "optimizer.beta2");
+  if (!std::isfinite(options.dampening))
+    throw UsageError("optimizer.dampening must be a finite number", {}, "for example 0.1");
+  const OptimizerOptions standard;
+  const bool sgd = options.kind == OptimizerKind::Sgd, rms = options.kind == OptimizerKind::RmsProp,
+             adagrad = options.kind == OptimizerKind::Adagrad,
+             adam = options.kind == OptimizerKind::Adam || options.kind == OptimizerKind::AdamW;
+  const auto applies = [&](bool has, bool is_default, const char* name) {
+    if (!has && !is_default)
+      throw UsageError(str_cat("optimizer.", name, " does not apply to ", to_string(options.kind)), {},
+                       "keep its default, or use another optimizer");
+  };
+  applies(sgd || rms, options.momentum == standard.momentum, "momentum");
+  applies(sgd, options.dampening == standard.dampening, "dampening");
+  applies(sgd, !options.nesterov, "nesterov");
+  applies(adam, options.beta1 == standard.beta1, "beta1");
+  applies(adam, options.beta2 == standard.beta2, "beta2");
+  applies(adam, !options.amsgrad, "amsgrad");
+  applies(!sgd, !options.epsilon, "epsilon");
+  applies(adagrad, options.rate_decay == standard.rate_decay, "rate_decay");
+  applies(adagrad, options.initial_accumulator == standard.initial_accumulator, "initial_accumulator");
+  applies(rms, options.alpha == standard.alpha, "alpha");
+  applies(rms, !options.centered, "centered");
+  if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
+    throw UsageError("optimizer.nesterov needs a momentum and no dampening", {},
+                     "set optimizer.momentum, for example to 0.9, and optimizer.dampening to 0");
 }
 
 }  // namespace
 
 std::string_view to_string(OptimizerKind kind) {
-  return kind == OptimizerKind::Sgd ? "sgd" : "adamw";
+  switch (kind) {
+    case OptimizerKind::Sgd:
+      return "sgd";
+    case OptimizerKind::AdamW:
+      return "adamw";
+    case OptimizerKind::Adam:
+      return "adam";
+    case OptimizerKind::Adagrad:
+      return "adagrad";
+    case OptimizerKind::RmsProp:
+      return "rmsprop";
+  }
+  return "";
 }
 
 std::string_view to_string(LossKind kind) {
-  return kind == LossKind::Mse ? "mse" : "cross_entropy";
-}
-
-std::string_view to_string(LearningRateKind kind) {
-  return kind == LearningRateKind::Cosine ? "cosine" : "constant";
+  switch (kind) {
+    case LossKind::CrossEntropy:
+      return "cross_entropy";
+    case LossKind::Mse:
+      return "mse";
+    case LossKind::Bce:
+      return "bce";
+    case LossKind::L1:
+      return "l1";
+  }
+  return "";
 }
 
 std::string_view to_string(Sharding sharding) {
@@ -70,18 +123,11 @@ void check(const RunOptions& options) {
   check_at_least(options.checkpoint.keep, 1, "checkpoint.keep");
   if (options.eval_every) check_at_least(*options.eval_every, 1, "eval_every");
   if (options.eval_batches) check_at_least(*options.eval_batches, 1, "eval_batches");
-  check_at_least(options.learning_rate.warmup, 0, "learning_rate.warmup");
-  check_not_negative(options.learning_rate.peak, "learning_rate.peak");
-  fraction(options.learning_rate.final_fraction, "learning_rate.final_fraction", true);
+  const LearningRate rate(options.learning_rate, options.steps);  // throws if the options are invalid
   if (options.grad_clip && !(*options.grad_clip > 0 && std::isfinite(*options.grad_clip)))
     throw UsageError("grad_clip must be a number greater than 0", {},
                      "give a maximum norm such as 1, or std::nullopt to disable clipping");
-  const OptimizerOptions& optimizer = options.optimizer;
-  check_not_negative(optimizer.weight_decay, "optimizer.weight_decay");
-  check_not_negative(optimizer.momentum, "optimizer.momentum");
-  check_not_negative(optimizer.epsilon, "optimizer.epsilon");
-  fraction(optimizer.beta1, "optimizer.beta1", false);
-  fraction(optimizer.beta2, "optimizer.beta2", false);
+  check_optimizer(options.optimizer);
   const std::int64_t parts = parallel.dp * options.accumulate;
   if (options.batch % parts != 0)
     throw UsageError(str_cat("a batch of ", options.batch, " cannot be split evenly over ", parallel.dp,

@@ -104,6 +104,23 @@ INSTANTIATE_TEST_SUITE_P(
                                                     std::move(p),
                                                     torch::optim::SGDOptions(0.01).momentum(0.9));
                                               }},
+        std::pair<const char*, MakeOptimizer>{"Adagrad",
+                                              [](auto p) {
+                                                return std::make_unique<torch::optim::Adagrad>(
+                                                    std::move(p),
+                                                    torch::optim::AdagradOptions(0.01).lr_decay(0.1));
+                                              }},
+        std::pair<const char*, MakeOptimizer>{"RmsProp",
+                                              [](auto p) {
+                                                return std::make_unique<torch::optim::RMSprop>(
+                                                    std::move(p), torch::optim::RMSpropOptions(0.01));
+                                              }},
+        std::pair<const char*, MakeOptimizer>{
+            "RmsPropCentered",
+            [](auto p) {
+              return std::make_unique<torch::optim::RMSprop>(
+                  std::move(p), torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+            }},
         std::pair<const char*, MakeOptimizer>{"Sgd",
                                               [](auto p) {
                                                 return std::make_unique<torch::optim::SGD>(

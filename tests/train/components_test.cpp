@@ -1,5 +1,4 @@
-// Components of the trainer: optimizers compared with libtorch, learning rates compared with formulas, data,
-// splits, invalid options.
+// Components of the trainer: optimizers compared with libtorch, data, splits, invalid options.
 #include "support/error_message.h"
 #include "train/loop/optimizer.h"
 
@@ -13,7 +12,6 @@
 #include <torch/torch.h>
 
 #include <limits>
-#include <numbers>
 
 namespace penstock::train {
 namespace {
@@ -55,6 +53,60 @@ TEST(TrainOptimizer, MatchesLibtorch) {
   });
 }
 
+TEST(TrainOptimizer, HasHyperparametersOfLibtorch) {
+  using namespace torch::optim;
+  expect_steps_like(
+      {.kind = OptimizerKind::Adam, .weight_decay = 0.02, .beta1 = 0.8, .epsilon = 1e-4},
+      [](std::vector<at::Tensor> p) {
+        return std::make_unique<Adam>(p, AdamOptions(0.1).weight_decay(0.02).betas({0.8, 0.999}).eps(1e-4));
+      });
+  expect_steps_like({.kind = OptimizerKind::AdamW, .amsgrad = true}, [](std::vector<at::Tensor> p) {
+    return std::make_unique<AdamW>(p, AdamWOptions(0.1).weight_decay(0).amsgrad(true));
+  });
+  expect_steps_like({.kind = OptimizerKind::Sgd, .weight_decay = 0.02, .momentum = 0.7, .dampening = 0.4},
+                    [](std::vector<at::Tensor> p) {
+                      return std::make_unique<SGD>(
+                          p, SGDOptions(0.1).weight_decay(0.02).momentum(0.7).dampening(0.4));
+                    });
+  expect_steps_like({.kind = OptimizerKind::Sgd, .momentum = 0.7, .nesterov = true},
+                    [](std::vector<at::Tensor> p) {
+                      return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.7).nesterov(true));
+                    });
+  expect_steps_like(
+      {.kind = OptimizerKind::Adagrad, .weight_decay = 0.02, .rate_decay = 0.3, .initial_accumulator = 0.2},
+      [](std::vector<at::Tensor> p) {
+        return std::make_unique<Adagrad>(
+            p, AdagradOptions(0.1).weight_decay(0.02).lr_decay(0.3).initial_accumulator_value(0.2));
+      });
+  expect_steps_like(
+      {.kind = OptimizerKind::RmsProp, .weight_decay = 0.02, .momentum = 0.6, .alpha = 0.8, .centered = true},
+      [](std::vector<at::Tensor> p) {
+        return std::make_unique<RMSprop>(
+            p, RMSpropOptions(0.1).weight_decay(0.02).momentum(0.6).alpha(0.8).centered(true));
+      });
+}
+
+TEST(TrainOptimizer, RejectsHyperparametersOfOthers) {
+  const auto rejects = [](const OptimizerOptions& optimizer, const std::string& name) {
+    RunOptions options;
+    options.optimizer = optimizer;
+    EXPECT_ERROR(check(options), UsageError, "optimizer." + name);
+  };
+  using enum OptimizerKind;
+  rejects({.kind = AdamW, .momentum = 0.1}, "momentum does not apply to adamw");
+  rejects({.kind = Adam, .dampening = 0.1}, "dampening does not apply to adam");
+  rejects({.kind = RmsProp, .nesterov = true}, "nesterov does not apply to rmsprop");
+  rejects({.kind = Sgd, .beta1 = 0.1}, "beta1 does not apply to sgd");
+  rejects({.kind = Adagrad, .beta2 = 0.1}, "beta2 does not apply to adagrad");
+  rejects({.kind = Sgd, .epsilon = 0.1}, "epsilon does not apply to sgd");
+  rejects({.kind = Sgd, .amsgrad = true}, "amsgrad does not apply to sgd");
+  rejects({.kind = Sgd, .rate_decay = 0.1}, "rate_decay does not apply to sgd");
+  rejects({.kind = AdamW, .initial_accumulator = 0.1}, "initial_accumulator does not apply to adamw");
+  rejects({.kind = Adagrad, .alpha = 0.1}, "alpha does not apply to adagrad");
+  rejects({.kind = Adagrad, .centered = true}, "centered does not apply to adagrad");
+  rejects({.kind = Sgd, .nesterov = true}, "nesterov needs a momentum");
+}
+
 TEST(TrainOptimizer, KeepsMomentum) {
   const auto value = torch::ones({3});
   Optimizer optimizer({{"p", value.clone().set_requires_grad(true)}},
@@ -65,17 +117,6 @@ TEST(TrainOptimizer, KeepsMomentum) {
     optimizer.step(1);
   }
   EXPECT_TRUE(torch::allclose(p, value - 1 - 1.5 - 1.75));
-}
-
-TEST(TrainLearningRate, WarmsUpHoldsAndDecays) {
-  const LearningRateOptions options{LearningRateKind::Cosine, 2.0, 10, 0.1};
-  EXPECT_DOUBLE_EQ(rate_at(options, 1, 110), 0.2);
-  EXPECT_DOUBLE_EQ(rate_at(options, 10, 110), 2.0);
-  EXPECT_NEAR(rate_at(options, 60, 110), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
-  EXPECT_NEAR(rate_at(options, 35, 110), 2.0 * (0.1 + 0.9 * 0.5 * (1 + std::cos(std::numbers::pi / 4))),
-              1e-12);
-  EXPECT_DOUBLE_EQ(rate_at(options, 110, 110), 0.2);
-  EXPECT_DOUBLE_EQ(rate_at({LearningRateKind::Constant, 2.0, 0}, 99, 110), 2.0);
 }
 
 TEST(TrainTextData, TargetsAreNextCharacters) {
@@ -188,14 +229,17 @@ TEST(TrainRunOptions, RejectInvalidHyperparameters) {
     rejects([&](RunOptions& o) { o.optimizer.epsilon = negative; }, "optimizer.epsilon");
     rejects([&](RunOptions& o) { o.optimizer.weight_decay = negative; }, "optimizer.weight_decay");
     rejects([&](RunOptions& o) { o.optimizer.momentum = negative; }, "optimizer.momentum");
+    rejects([&](RunOptions& o) { o.optimizer.alpha = negative; }, "optimizer.alpha");
     rejects([&](RunOptions& o) { o.learning_rate.peak = negative; }, "learning_rate.peak");
     rejects([&](RunOptions& o) { o.learning_rate.final_fraction = negative; },
             "learning_rate.final_fraction");
   }
   rejects([](RunOptions& o) { o.learning_rate.final_fraction = 1.1; }, "learning_rate.final_fraction");
   RunOptions limits;
+  limits.learning_rate.kind = LearningRateKind::Cosine;
   limits.learning_rate.final_fraction = 1;
-  limits.optimizer.beta1 = limits.optimizer.beta2 = limits.optimizer.epsilon = 0;
+  limits.optimizer.beta1 = limits.optimizer.beta2 = 0;
+  limits.optimizer.epsilon = 0;
   check(limits);
 }
 

@@ -21,8 +21,8 @@ namespace penstock::checkpoint {
 //! piece of its local shard. A tensor with several names gives one piece with aliases.
 std::vector<Piece> module_pieces(const torch::nn::Module& module, const std::string& prefix = {});
 
-//! Returns the states of an optimizer (AdamW, Adam, SGD) for these parameters, with the regions of the
-//! parameters; numbers become 0-dim tensors. The `local` of each parameter must be the tensor that the
+//! Returns the states of an optimizer (AdamW, Adam, SGD, Adagrad, RMSprop) for these parameters, with the
+//! regions of the parameters; numbers become 0-dim tensors. The `local` of each parameter must be the tensor that the
 //! optimizer holds. Parameters that were never updated have no states.
 std::vector<Piece> optimizer_pieces(const std::vector<Piece>& parameters,
                                     const torch::optim::Optimizer& optimizer);

@@ -110,12 +110,19 @@ class Model {
 //! The built-in GPT, with initial values that depend on the seed.
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
 
+//! Options of the losses of exported models, with the meaning that they have in PyTorch.
+struct LossOptions {
+  double label_smoothing = 0;           //!< CrossEntropy
+  std::vector<double> class_weights{};  //!< CrossEntropy and Bce: one per class; empty: all 1
+};
+
 //! Which exported model to train, and how.
 struct ArchiveOptions {
   std::filesystem::path file{};  //!< a .pt2 archive
   pipe::SplitPoints split{};     //!< empty: balanced
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   LossKind loss = LossKind::CrossEntropy;
+  LossOptions loss_options{};
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
 };
@@ -129,7 +136,8 @@ struct ArchiveModel {
   std::map<std::string, at::ScalarType> dtypes;  //!< dtypes of the inputs, by name
   std::string loss_output;                       //!< the output that the loss reads: `output.logits`
 };
-//! Opens the archive, which is parsed only once.
+//! Opens the archive, which is parsed only once. Throws UsageError if the options of the loss do not apply to
+//! it.
 ArchiveModel archive_model(const ArchiveOptions& options);
 
 }  // namespace penstock::train

@@ -4,6 +4,8 @@
 
 #include <penstock/plan/schedule_choice.h>
 #include <penstock/schedule/generate.h>
+#include <penstock/train/learning_rate.h>
+#include <penstock/train/parameter_groups.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -15,11 +17,14 @@
 namespace penstock::train {
 
 //! The optimizer of a run.
-enum class OptimizerKind { Sgd, AdamW };
+enum class OptimizerKind { Sgd, AdamW, Adam, Adagrad, RmsProp };
 //! The loss of an exported model.
-enum class LossKind { CrossEntropy, Mse };
-//! How the learning rate changes after the warmup.
-enum class LearningRateKind { Constant, Cosine };
+enum class LossKind {
+  CrossEntropy,  //!< of class indices, or of probabilities in the shape of the logits
+  Mse,           //!< mean squared error
+  Bce,           //!< binary cross entropy of logits
+  L1,            //!< mean absolute error
+};
 //! Whether replicas shard parameters, gradients and optimizer states.
 enum class Sharding { None, Full };
 //! The type in which stages compute.
@@ -36,7 +41,6 @@ enum class StoragePolicy { Stop, Warn };
 // The names on the command line and in configuration files: `adamw`, `cross_entropy`, …
 std::string_view to_string(OptimizerKind kind);
 std::string_view to_string(LossKind kind);
-std::string_view to_string(LearningRateKind kind);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Precision precision);
 std::string_view to_string(NanPolicy policy);
@@ -62,20 +66,21 @@ struct ParallelOptions {
   int ranks() const { return pp * tp * dp; }
 };
 
-//! The learning rate over the steps of a run.
-struct LearningRateOptions {
-  LearningRateKind kind = LearningRateKind::Constant;
-  double peak = 3e-3;           //!< the rate after the warmup
-  std::int64_t warmup = 0;      //!< steps of linear warmup from 0
-  double final_fraction = 0.1;  //!< final value of the cosine, as a fraction of `peak`
-};
-
-//! The optimizer and its hyperparameters.
+//! The optimizer and its hyperparameters, with the meaning that they have in PyTorch. A hyperparameter that
+//! the optimizer does not have must keep its default.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::AdamW;
-  double weight_decay = 0;
-  double momentum = 0;  //!< SGD only
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double weight_decay = 0;            //!< decoupled for AdamW, else added to the gradient
+  double momentum = 0;                //!< Sgd, RmsProp
+  double beta1 = 0.9, beta2 = 0.999;  //!< AdamW, Adam
+  std::optional<double> epsilon{};    //!< all except Sgd; default: 1e-8, for Adagrad 1e-10
+  double dampening = 0;               //!< Sgd: of the momentum
+  bool nesterov = false;              //!< Sgd: with momentum and without dampening
+  bool amsgrad = false;               //!< AdamW, Adam
+  double rate_decay = 0;  //!< Adagrad: step n has the learning rate divided by 1 + (n - 1) rate_decay
+  double initial_accumulator = 0;  //!< Adagrad: initial sums of squares
+  double alpha = 0.99;             //!< RmsProp: decay of the mean squares
+  bool centered = false;           //!< RmsProp: subtract the squared mean gradient
 };
 
 //! Where and how often checkpoints are written, and whether to resume from one.
@@ -93,6 +98,7 @@ struct RunOptions {
   ParallelOptions parallel{};
   LearningRateOptions learning_rate{};
   OptimizerOptions optimizer{};
+  ParameterGroupOptions parameters{};
   CheckpointOptions checkpoint{};
   std::int64_t steps = 100;
   std::int64_t batch = 16;            //!< examples per step, over all replicas

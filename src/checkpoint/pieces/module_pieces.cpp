@@ -4,8 +4,10 @@
 #include <penstock/checkpoint/module_pieces.h>
 
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <map>
@@ -58,7 +60,15 @@ Fields fields_of(const OptimizerParamState& state) {
     if (!sgd->momentum_buffer().defined()) return {};
     return {{{"momentum_buffer", sgd->momentum_buffer()}}, {}};
   }
-  throw UsageError("only the states of AdamW, Adam and SGD can be saved", {},
+  if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state))
+    return {{{"sum", adagrad->sum()}}, {{"step", adagrad->step()}}};
+  if (const auto* rms = dynamic_cast<const torch::optim::RMSpropParamState*>(&state)) {
+    Fields fields{{{"square_avg", rms->square_avg()}}, {{"step", rms->step()}}};
+    if (rms->momentum_buffer().defined()) fields.tensors.emplace("momentum_buffer", rms->momentum_buffer());
+    if (rms->grad_avg().defined()) fields.tensors.emplace("grad_avg", rms->grad_avg());
+    return fields;
+  }
+  throw UsageError("only the states of AdamW, Adam, SGD, Adagrad and RMSprop can be saved", {},
                    "create the pieces of the optimizer states yourself");
 }
 
@@ -86,6 +96,25 @@ Kind adam_kind(const Optimizer& optimizer) {
   return kind;
 }
 
+Kind rms_prop_kind(const Optimizer& optimizer) {
+  using namespace torch::optim;
+  const auto& options = static_cast<const RMSpropOptions&>(optimizer.defaults());
+  Kind kind{{{{"square_avg", {}}}, {{"step", 0}}},
+            [](const Fields& fields) -> std::unique_ptr<OptimizerParamState> {
+              auto state = std::make_unique<RMSpropParamState>();
+              state->step(fields.numbers.at("step"));
+              state->square_avg(fields.tensors.at("square_avg"));
+              if (const auto it = fields.tensors.find("momentum_buffer"); it != fields.tensors.end())
+                state->momentum_buffer(it->second);
+              if (const auto it = fields.tensors.find("grad_avg"); it != fields.tensors.end())
+                state->grad_avg(it->second);
+              return state;
+            }};
+  if (options.momentum() > 0) kind.fields.tensors["momentum_buffer"];
+  if (options.centered()) kind.fields.tensors["grad_avg"];
+  return kind;
+}
+
 Kind kind_of(const Optimizer& optimizer) {
   using namespace torch::optim;
   if (dynamic_cast<const AdamW*>(&optimizer)) return adam_kind<AdamWOptions, AdamWParamState>(optimizer);
@@ -98,7 +127,15 @@ Kind kind_of(const Optimizer& optimizer) {
               return state;
             }};
   }
-  throw UsageError("only the states of AdamW, Adam and SGD can be loaded", {},
+  if (dynamic_cast<const Adagrad*>(&optimizer))
+    return {{{{"sum", {}}}, {{"step", 0}}}, [](const Fields& fields) -> std::unique_ptr<OptimizerParamState> {
+              auto state = std::make_unique<AdagradParamState>();
+              state->step(fields.numbers.at("step"));
+              state->sum(fields.tensors.at("sum"));
+              return state;
+            }};
+  if (dynamic_cast<const RMSprop*>(&optimizer)) return rms_prop_kind(optimizer);
+  throw UsageError("only the states of AdamW, Adam, SGD, Adagrad and RMSprop can be loaded", {},
                    "create the pieces of the optimizer states yourself");
 }
 

@@ -1,10 +1,14 @@
-// AdamW and SGD for the parameters of a rank. The states have names, so that a checkpoint can be loaded in
-// another topology. They are on the device of their parameter, as the fused kernels need them.
+// The optimizers of a run, for the parameters of a rank. The states have the names of Python's torch.optim,
+// so that a checkpoint can be loaded in another topology. They are on the device of their parameter, as the
+// fused kernels need them.
 #pragma once
 
 #include <penstock/runtime/stage_module.h>
 #include <penstock/train/options.h>
+#include <penstock/train/parameter_groups.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 namespace penstock::train {
@@ -12,7 +16,8 @@ namespace penstock::train {
 class Optimizer {
  public:
   //! A name may occur more than once (copies of a tied parameter).
-  Optimizer(std::vector<value::NamedTensor> parameters, const OptimizerOptions& options);
+  Optimizer(std::vector<value::NamedTensor> parameters, const OptimizerOptions& options,
+            const ParameterGroups& groups = {});
 
   void zero_grad();
   //! Does not change parameters without a gradient.
@@ -28,12 +33,22 @@ class Optimizer {
   std::vector<State> states() const;
 
  private:
+  using Members = std::vector<std::size_t>;  // indices of parameters
+  struct Batch;                              // tensors of the parameters of one update
+
+  std::vector<std::string> state_kinds() const;
+  bool has_counts() const;
+  bool treats_first_step_differently() const;
+  std::map<bool, Members> by_first_step(const Members& members);
+  Batch batch_of(const Members& members) const;
+  void update(const Members& members, double rate, double weight_decay);
+
   OptimizerOptions options_;
   std::vector<value::NamedTensor> parameters_;
-  std::vector<at::Tensor> first_, second_, counts_;
+  std::vector<ParameterGroup> groups_;                     // of each parameter
+  std::map<std::string, std::vector<at::Tensor>> states_;  // by kind, one per parameter
+  std::vector<at::Tensor> counts_;                         // steps of each parameter
+  std::vector<bool> started_;                              // known to have had a step
 };
-
-//! Returns the learning rate of a step (from 1).
-double rate_at(const LearningRateOptions& options, std::int64_t step, std::int64_t steps);
 
 }  // namespace penstock::train

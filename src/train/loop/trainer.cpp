@@ -42,6 +42,7 @@ class Run {
         mesh_(checked_mesh(world, options)),
         device_(world.device()),
         reduction_(model.reduction()),
+        rate_(options.learning_rate, options.steps),
         progress_{.hook = extras.hook},
         checkpoints_(mesh_.all(), options_, extras.notes),
         reports_(world.rank().value == 0) {}
@@ -209,7 +210,7 @@ class Run {
       if (!std::isfinite(local.grad_norm)) logged = true;  // on all ranks, which have the same norm
     }
     StepRecord record{.step = progress_.step};
-    record.rate = rate_at(options_.learning_rate, progress_.step, options_.steps);
+    record.rate = rate_.at(progress_.step);
     if (logged) {
       read_results(local, parts);
       local.peak = static_cast<double>(peak_memory_bytes(assembly_.device));
@@ -358,6 +359,7 @@ class Run {
   tensor::DeviceMesh mesh_;
   at::Device device_;
   runtime::LossReduction reduction_;
+  LearningRate rate_;
   Progress progress_;
   CheckpointManager checkpoints_;
   bool reports_;

@@ -1,6 +1,7 @@
 // Implements the model interface for exported models.
 #include "base/text.h"
 #include "parallel/graph/require_parallel_plan.h"
+#include "train/model/archive_loss.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -9,8 +10,6 @@
 #include <penstock/value/tree.h>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mse_loss.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <set>
@@ -170,24 +169,11 @@ class ArchivedModel : public Model {
   }
 
   runtime::LossFunction loss() const override {
-    const std::size_t leaf = loss_leaf(graph(), options().loss_output);
-    return [leaf, kind = options().loss](const c10::IValue& output, const c10::IValue& target,
-                                         const value::Kwargs&) {
-      const at::Tensor values = value::flatten(output).leaves.at(leaf).toTensor();
-      switch (kind) {
-        case LossKind::Mse:
-          return at::mse_loss(values, target.toTensor());
-        case LossKind::CrossEntropy:
-          return torch::nn::functional::cross_entropy(values.to(at::kFloat).flatten(0, -2),
-                                                      target.toTensor().flatten());
-      }
-      return at::Tensor();
-    };
+    return archive_loss(loss_leaf(graph(), options().loss_output), options().loss, options().loss_options);
   }
 
   runtime::LossReduction reduction() const override {
-    return options().loss == LossKind::CrossEntropy ? runtime::LossReduction::mean_over_valid_labels()
-                                                    : runtime::LossReduction::mean();
+    return archive_reduction(options().loss, options().loss_options);
   }
 
   void check_rows(const std::vector<std::int64_t>& rows) const override {
@@ -240,6 +226,14 @@ class ArchivedModel : public Model {
   std::shared_ptr<const Archive> archive_;
 };
 
+// The last dim of an output, if the archive fixes it.
+std::optional<std::int64_t> last_dim_of_output(const graph::Graph& graph, std::size_t leaf) {
+  const graph::ValueId* const id = graph.outputs.at(leaf).value();
+  if (id == nullptr || !graph.value(*id).meta || graph.value(*id).meta->sizes.empty()) return std::nullopt;
+  const graph::Dim& dim = graph.value(*id).meta->sizes.back();
+  return dim.expression.empty() ? std::optional(dim.size) : std::nullopt;
+}
+
 // Only tensors at the top level of the arguments have names; tensors in trees do not.
 void check_flat(const value::Structure& structure) {
   for (const value::Structure& child : structure.children) {
@@ -266,7 +260,9 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
     if (const auto& meta = graph.value(graph.inputs[i].value).meta) result.dtypes[name] = meta->dtype;
     (i < positional ? result.positional : result.keywords).push_back(name);
   }
-  result.loss_output = graph.output_paths()[loss_leaf(graph, options.loss_output)];
+  const std::size_t leaf = loss_leaf(graph, options.loss_output);
+  result.loss_output = graph.output_paths()[leaf];
+  check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
   result.model = std::make_unique<ArchivedModel>(Archive{options, result.archive});
   return result;
 }

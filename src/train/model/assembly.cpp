@@ -126,7 +126,31 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
   return pipeline;
 }
 
+// Before data parallelism groups parameters by whether they are trained.
+void freeze_parameters(const runtime::StageModule& module, const ParameterGroups& groups) {
+  for (const value::NamedTensor& item : module.parameters()) {
+    if (!groups.of(item.name).frozen) continue;
+    at::Tensor parameter = item.tensor;
+    parameter.set_requires_grad(false);
+  }
+}
+
 }  // namespace
+
+ParameterGroups parameter_groups(const Model& model, const ParameterGroupOptions& options) {
+  if (options.empty()) return {};
+  std::vector<ParameterInfo> parameters;
+  for (const checkpoint::Piece& piece : model.state_metadata()) {
+    if (piece.kind != checkpoint::PieceKind::Parameter) continue;
+    ParameterInfo info{{piece.name}, piece.local.dim(), piece.local.requires_grad()};
+    info.names.insert(info.names.end(), piece.aliases.begin(), piece.aliases.end());
+    parameters.push_back(std::move(info));
+  }
+  if (parameters.empty())
+    throw UsageError("the model does not list its parameters, which patterns of parameters need", {},
+                     "implement Model::state_metadata, or leave RunOptions::parameters empty");
+  return {options, parameters};
+}
 
 Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
                   const ModelSplit& split, const schedule::Schedule& schedule, const RunOptions& options,
@@ -137,6 +161,7 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   const comm::Group &pipeline_group = mesh.group("pp"), &replicas = mesh.group("dp");
   const int tensor_ranks = mesh.group("tp").size();
   const auto tensor_group = tensor_ranks > 1 ? std::optional(mesh.group("tp")) : std::nullopt;
+  const ParameterGroups groups = parameter_groups(model, options.parameters);
   const std::unique_ptr<StagedModel> parts = model.split_at(split);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
@@ -145,6 +170,7 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
     module->to(device);
+    freeze_parameters(*module, groups);
     if (assembly.sharded) module = assembly.sharded->add(stage, module);
     const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
     assembly.stages[stage] = instrumented;
@@ -160,7 +186,8 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
     pipeline.data_parallel = std::make_shared<parallel::ReplicatedStages>(stages, replicas);
   }
   assembly.pipeline = std::make_unique<runtime::PipelineSchedule>(stages, schedule, std::move(pipeline));
-  assembly.optimizer = std::make_unique<Optimizer>(distinct_parameters(assembly.stages), options.optimizer);
+  assembly.optimizer =
+      std::make_unique<Optimizer>(distinct_parameters(assembly.stages), options.optimizer, groups);
   return assembly;
 }
 

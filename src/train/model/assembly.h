@@ -58,6 +58,10 @@ schedule::Schedule schedule_of(const ParallelOptions& options, schedule::Schedul
 //! Returns the number of stages of the run. Throws UsageError like `checked_shape`.
 int num_stages(const ParallelOptions& options);
 
+//! Resolves the patterns of parameters. Throws UsageError like ParameterGroups, and if there are patterns but
+//! the model does not list its parameters.
+ParameterGroups parameter_groups(const Model& model, const ParameterGroupOptions& options);
+
 //! Builds the stages that the schedule assigns to this rank, on its device, and the pipeline. Collective.
 Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
                   const ModelSplit& split, const schedule::Schedule& schedule, const RunOptions& options,

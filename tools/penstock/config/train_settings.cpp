@@ -20,14 +20,6 @@
 namespace penstock::tool {
 namespace {
 
-// The choices of an option, from the names of its values.
-template <class E>
-std::vector<std::pair<std::string, E>> named(std::initializer_list<E> values) {
-  std::vector<std::pair<std::string, E>> choices;
-  for (const E value : values) choices.emplace_back(to_string(value), value);
-  return choices;
-}
-
 // On the command line, 0 and the empty text mean that a value is not set.
 template <class T>
 std::optional<T> unless_zero(T value, const char* option, const char* zero) {
@@ -72,18 +64,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--batch", batch, "examples per step, over all replicas [16]");
   s.add("--seq", sequence, "characters per example of the GPT [64]");
   s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
-  s.choice<OptimizerKind>("--optimizer", run.optimizer.kind,
-                          named({OptimizerKind::AdamW, OptimizerKind::Sgd}), "the optimizer");
-  s.add("--lr", rate, "learning rate [0.003; exported model: 0.001]");
-  s.choice<LearningRateKind>("--lr-schedule", run.learning_rate.kind,
-                             named({LearningRateKind::Constant, LearningRateKind::Cosine}),
-                             "learning rate after the warmup");
-  s.add("--warmup", warmup, "steps over which the learning rate rises from 0 [20; exported model: 0]");
-  s.add("--weight-decay", run.optimizer.weight_decay, "weight decay of all parameters");
-  s.add("--momentum", run.optimizer.momentum, "momentum of sgd");
+  recipe.declare(s, run);
   s.add("--grad-clip", grad_clip, "maximum global gradient norm; 0: no clipping");
-  s.choice<LossKind>("--loss", loss, named({LossKind::CrossEntropy, LossKind::Mse}),
-                     "loss of an exported model");
   s.add("--loss-output", loss_output, "the model output used for the loss [logits, else the first]");
   s.choice<Precision>("--precision", run.precision, named({Precision::Float32, Precision::Bfloat16}),
                       "bf16: autocast to bfloat16");
@@ -164,8 +146,6 @@ void TrainSettings::resolve() {
   run.eval_batches = unless_zero(*eval_batches, "--eval-batches", "all rows");
   run.eval_every = unless_zero(eval_every, "--eval-every", "no validation");
   run.grad_clip = unless_zero(grad_clip, "--grad-clip", "no clipping");
-  rate = run.learning_rate.peak = rate.value_or(built_in() ? 3e-3 : 1e-3);
-  warmup = run.learning_rate.warmup = warmup.value_or(built_in() ? 20 : 0);
   sequence = gpt.context = sequence.value_or(64);
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
@@ -176,10 +156,7 @@ void TrainSettings::resolve() {
   check_at_least(run.batch, 1, "--batch");
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
-  check_at_least(run.learning_rate.warmup, 0, "--warmup");
-  check_not_negative(run.learning_rate.peak, "--lr");
-  check_not_negative(run.optimizer.weight_decay, "--weight-decay");
-  check_not_negative(run.optimizer.momentum, "--momentum");
+  recipe.resolve(run, built_in());
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!timeout) {
     const auto unset = comm::operation_timeout(std::nullopt, comm::look_in_process);
@@ -303,7 +280,9 @@ std::vector<std::string> TrainSettings::visit_outputs(
 }
 
 std::vector<std::string> TrainSettings::idle() const {
-  if (built_in()) return {"--split", "--tp-plan", "--balance", "--loss", "--loss-output", "--no-shuffle"};
+  if (built_in())
+    return {"--split",           "--tp-plan",       "--balance",     "--loss",
+            "--label-smoothing", "--class-weights", "--loss-output", "--no-shuffle"};
   return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
           "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
 }
@@ -323,7 +302,8 @@ train::ArchiveOptions TrainSettings::archive() const {
   return {.file = model,
           .split = read_split_points(split),
           .balance = balance,
-          .loss = loss,
+          .loss = recipe.loss,
+          .loss_options = recipe.loss_options(),
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
           .tensor_plan = read_tensor_plan(tensor_plan)};
 }

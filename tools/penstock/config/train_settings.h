@@ -5,6 +5,7 @@
 #include "cli/verbosity.h"
 #include "config/device.h"
 #include "config/rank_counts.h"
+#include "config/recipe_settings.h"
 #include "config/settings.h"
 
 #include <penstock/comm/world.h>
@@ -23,9 +24,8 @@ struct TrainSettings {
   std::string model, data;
   RankRequest rank_request;
   int default_ranks = 2;  //!< pipeline ranks if no option sets a number of ranks
-  std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, warmup,
-      eval_batches;
-  std::optional<double> rate;
+  std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, eval_batches;
+  RecipeSettings recipe;
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", schedule = "1F1B", loss_output, config;
   std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,
@@ -41,7 +41,6 @@ struct TrainSettings {
   bool dry_run = false, dashboard = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
-  train::LossKind loss = train::LossKind::CrossEntropy;
   models::GptOptions gpt;
   train::RunOptions run;        // complete after `resolve`
   std::string resolved_config;  // the configuration of the run as TOML, stored in checkpoints

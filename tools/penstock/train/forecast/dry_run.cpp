@@ -150,6 +150,10 @@ std::string optimizer_text(const train::RunOptions& run) {
   text += ")";
   if (run.optimizer.momentum > 0) text += ", momentum " + number(run.optimizer.momentum);
   if (run.optimizer.weight_decay > 0) text += ", weight decay " + number(run.optimizer.weight_decay);
+  if (!run.parameters.no_decay.empty()) text += " (not for " + join(run.parameters.no_decay, ", ") + ")";
+  for (const train::RateScale& scale : run.parameters.rate_scales)
+    text += ", learning rate of " + scale.pattern + " x " + number(scale.factor);
+  if (!run.parameters.freeze.empty()) text += ", frozen: " + join(run.parameters.freeze, ", ");
   if (run.grad_clip) text += ", gradients clipped to norm " + number(*run.grad_clip);
   if (run.precision == train::Precision::Bfloat16) text += ", autocast to bfloat16";
   return text;

@@ -85,7 +85,7 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
 SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
   const train::ArchiveModel archive = open_model(request.archive());
   const graph::Graph& graph = archive.archive->graph();
-  const auto tensors = read_training_data(archive, request.loss, request.data);
+  const auto tensors = read_training_data(archive, request.recipe.loss, request.data);
   DataForecast data{.origin = request.data, .examples = tensors.begin()->second.size(0)};
   for (const auto& [name, tensor] : tensors)
     data.tensors.push_back(name + " " + value::dtype_name(tensor.scalar_type()) +
@@ -179,6 +179,13 @@ std::uint64_t optimizer_bytes(const std::vector<value::NamedTensor>& parameters,
 //! Sets the sizes of a stage to those of one rank.
 void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
                      const std::vector<std::int64_t>& elements, const train::RunOptions& run) {
+  const auto is_frozen = [&](const graph::Slot& slot) {
+    const std::vector<std::string>& patterns = run.parameters.freeze;
+    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+      return std::any_of(slot.names.begin(), slot.names.end(),
+                         [&](const std::string& name) { return train::selects(pattern, name); });
+    });
+  };
   const graph::Graph& graph = stage.graph;
   const bool sharded = run.parallel.sharding == train::Sharding::Full;
   const std::int64_t shards = sharded ? run.parallel.dp : 1;
@@ -192,7 +199,7 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     const std::int64_t local = parameter ? (full + shards - 1) / shards : full;
     costs.parameter_bytes += bytes_of(graph, slot, local);
     if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full);
-    if (!parameter || !slot.requires_grad || local == 0) continue;
+    if (!parameter || !slot.requires_grad || local == 0 || is_frozen(slot)) continue;
     costs.gradient_bytes += bytes_of(graph, slot, local);
     const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
     trained.push_back({slot.names[0], at::empty({local}, options)});

@@ -296,7 +296,8 @@ std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& 
                        "store at least one row in every tensor");
     const auto dtype = model.dtypes.find(name);
     if (name != kTarget && dtype != model.dtypes.end()) tensor = with_dtype(tensor, dtype->second, name);
-    if (name == kTarget && loss == train::LossKind::Mse && !has_double) tensor = tensor.to(at::kFloat);
+    if (name == kTarget && loss != train::LossKind::CrossEntropy && !has_double)
+      tensor = tensor.to(at::kFloat);
     if (name == kTarget && loss == train::LossKind::CrossEntropy && is_integer(tensor.scalar_type()))
       tensor = tensor.to(at::kLong);
     tensors.emplace(name, tensor);
@@ -316,14 +317,19 @@ void check_target(const at::Tensor& target, std::int64_t rows, const graph::Valu
   if (!at::isFloatingType(output.dtype))
     throw UsageError(given + ", which is not a floating-point dtype", {},
                      "choose another output with --loss-output");
-  if (loss == train::LossKind::Mse) {
+  if (loss != train::LossKind::CrossEntropy) {
     if (shape != sizes)
-      throw UsageError(given, {}, "with --loss mse, store the target in the shape of the output");
+      throw UsageError(
+          given, {},
+          str_cat("with --loss ", to_string(loss), ", store the target in the shape of the output"));
     return;
   }
+  if (at::isFloatingType(target.scalar_type()) && sizes.size() > 1 && shape == sizes) return;  // soft targets
   if (!is_integer(target.scalar_type()))
-    throw UsageError(given + "; cross_entropy needs class indices", {},
-                     "store target.long() (int64), or train with --loss mse");
+    throw UsageError(
+        given + "; cross_entropy needs class indices", {},
+        "store target.long() (int64), or probabilities in the shape of the output, or train with "
+        "--loss mse");
   if (sizes.size() < 2)
     throw UsageError(given + ", which has no class dim", {},
                      "choose another output with --loss-output, or use --loss mse");

@@ -42,7 +42,7 @@ void check_validation(const TrainSettings& request, const train::DataSource& dat
 
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive) {
   const graph::Graph& graph = archive.archive->graph();
-  const auto tensors = read_training_data(archive, request.loss, request.data);
+  const auto tensors = read_training_data(archive, request.recipe.loss, request.data);
   const auto data = data_of(request, archive, tensors);
   check_validation(request, *data);
   std::vector<c10::IValue> all;
@@ -63,7 +63,7 @@ void check_data(const TrainSettings& request, const train::ArchiveModel& archive
   const auto leaf =
       static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
   if (const auto output = output_sizes(graph, example)[leaf])
-    check_target(tensors.at("target"), rows.front(), *output, request.loss);
+    check_target(tensors.at("target"), rows.front(), *output, request.recipe.loss);
 }
 
 void check_archive(TrainSettings& request) {
@@ -117,7 +117,7 @@ TrainingText training_text(const std::string& path) {
 
 std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
                                                 const train::ArchiveModel& model) {
-  return data_of(request, model, read_training_data(model, request.loss, request.data));
+  return data_of(request, model, read_training_data(model, request.recipe.loss, request.data));
 }
 
 }  // namespace penstock::tool

@@ -1,0 +1,94 @@
+// Losses of exported models.
+#include "train/model/archive_loss.h"
+
+#include "base/option_ranges.h"
+#include "base/text.h"
+
+#include <penstock/base/error.h>
+#include <penstock/value/tree.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/l1_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/tensor.h>
+#include <torch/nn/functional/loss.h>
+
+namespace penstock::train {
+namespace {
+
+constexpr std::int64_t kIgnoredLabel = -100;
+
+// Undefined if there are no weights.
+at::Tensor weights_of(const LossOptions& options) {
+  return options.class_weights.empty() ? at::Tensor() : at::tensor(options.class_weights, at::kFloat);
+}
+
+at::Tensor cross_entropy_of(const at::Tensor& values, const at::Tensor& target, const at::Tensor& weights,
+                            double smoothing) {
+  torch::nn::functional::CrossEntropyFuncOptions options;
+  if (weights.defined()) options.weight(weights.to(values.device()));
+  options.label_smoothing(smoothing);
+  const at::Tensor logits = values.to(at::kFloat).flatten(0, -2);
+  const at::Tensor labels =
+      target.is_floating_point() ? target.to(at::kFloat).flatten(0, -2) : target.flatten();
+  return torch::nn::functional::cross_entropy(logits, labels, options);
+}
+
+// The sum of the class weights of the valid labels. The rows of soft targets count alike.
+double weight_of_labels(const c10::IValue& target, const at::Tensor& weights) {
+  const at::Tensor labels = target.toTensor().flatten();
+  if (labels.is_floating_point()) return static_cast<double>(labels.numel());
+  const at::Tensor valid = labels.masked_select(labels.ne(kIgnoredLabel));
+  return weights.to(labels.device()).index_select(0, valid).to(at::kDouble).sum().item<double>();
+}
+
+}  // namespace
+
+runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options) {
+  return [leaf, kind, smoothing = options.label_smoothing, weights = weights_of(options)](
+             const c10::IValue& output, const c10::IValue& expected, const value::Kwargs&) {
+    const at::Tensor values = value::flatten(output).leaves.at(leaf).toTensor();
+    const at::Tensor target = expected.toTensor();
+    switch (kind) {
+      case LossKind::Mse:
+        return at::mse_loss(values, target);
+      case LossKind::L1:
+        return at::l1_loss(values, target);
+      case LossKind::Bce:
+        return at::binary_cross_entropy_with_logits(
+            values, target, weights.defined() ? weights.to(values.device()) : weights);
+      case LossKind::CrossEntropy:
+        return cross_entropy_of(values, target, weights, smoothing);
+    }
+    return at::Tensor();
+  };
+}
+
+runtime::LossReduction archive_reduction(LossKind kind, const LossOptions& options) {
+  if (kind != LossKind::CrossEntropy) return runtime::LossReduction::mean();
+  if (options.class_weights.empty()) return runtime::LossReduction::mean_over_valid_labels(kIgnoredLabel);
+  return runtime::LossReduction::weighted([weights = weights_of(options)](const c10::IValue& target) {
+    return weight_of_labels(target, weights);
+  });
+}
+
+void check_loss_options(LossKind kind, const LossOptions& options, std::optional<std::int64_t> classes) {
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
+    throw UsageError("label_smoothing must be at least 0 and at most 1", {}, "for example 0.1");
+  if (options.label_smoothing > 0 && kind != LossKind::CrossEntropy)
+    throw UsageError(str_cat("label_smoothing does not apply to the loss ", to_string(kind)), {},
+                     "leave it out, or use cross_entropy");
+  if (options.class_weights.empty()) return;
+  if (kind != LossKind::CrossEntropy && kind != LossKind::Bce)
+    throw UsageError(str_cat("class_weights do not apply to the loss ", to_string(kind)), {},
+                     "leave them out, or use cross_entropy or bce");
+  for (const double weight : options.class_weights) check_not_negative(weight, "a class weight");
+  const auto count = static_cast<std::int64_t>(options.class_weights.size());
+  if (classes && *classes != count)
+    throw UsageError(
+        str_cat("there are ", count, " class_weights, but the output has ", *classes, " classes"), {},
+        "give one weight per class");
+}
+
+}  // namespace penstock::train

@@ -53,7 +53,11 @@ const char* check_node_list(std::string_view bytes) {
 // Every response is complete. Only a request that names this server gets the page.
 const char* check_http(std::string_view bytes) {
   const std::string page = "<p>the page</p>";
-  const std::string response = tool::respond(bytes, page, 4711);
+  const auto find = [&](std::string_view target) {
+    const bool is_root = tool::path_of(target) == "/";
+    return is_root ? std::optional(tool::Content{"text/html", page}) : std::nullopt;
+  };
+  const std::string response = tool::respond(bytes, find, 4711);
   const std::size_t end = response.find("\r\n\r\n");
   if (!response.starts_with("HTTP/1.1 ") || end == std::string::npos) return "a response is incomplete";
   const std::string body = response.substr(end + 4);

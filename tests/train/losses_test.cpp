@@ -64,9 +64,16 @@ class Dense {
   };
   // SGD over batches in order.
   Curve train(const Tensors& data, std::int64_t count, std::int64_t batch, std::int64_t steps, double rate) {
+    std::vector<at::Tensor> batches;
+    for (std::int64_t step = 0; step < steps; ++step)
+      batches.push_back(at::arange(step * batch, (step + 1) * batch).remainder(count));
+    return train(data, batches, rate);
+  }
+  // SGD over batches of these rows.
+  Curve train(const Tensors& data, const std::vector<at::Tensor>& batches, double rate) {
     Curve curve;
-    for (std::int64_t step = 0; step < steps; ++step) {
-      const at::Tensor value = loss(data, at::arange(step * batch, (step + 1) * batch).remainder(count));
+    for (const at::Tensor& rows : batches) {
+      const at::Tensor value = loss(data, rows);
       value.backward();
       double squares = 0;
       const at::NoGradGuard no_grad;
@@ -97,12 +104,12 @@ class RecordingObserver : public Observer {
 };
 
 RunResult run_archive(const std::string& model, const Tensors& tensors, const RunOptions& options,
-                      Observer* observer = nullptr, double validation = 0) {
+                      Observer* observer = nullptr, double validation = 0, const EpochOptions& order = {}) {
   RunResult result;
   comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     const ArchiveModel loaded = archive_model(
         {.file = archive(model + ".pt2"), .loss = model == "mlp" ? LossKind::Mse : LossKind::CrossEntropy});
-    const auto data = tensor_data(tensors, {loaded.positional, loaded.keywords, validation});
+    const auto data = tensor_data(tensors, {loaded.positional, loaded.keywords, validation, order});
     RunResult mine = run(world, *loaded.model, *data, options, {.observer = observer});
     if (world.rank().value == 0) result = std::move(mine);
   });
@@ -239,6 +246,48 @@ TEST(TrainIgnoredLabels, BatchWithoutValidLabelsChangesNothingAndIsReported) {
     }
     EXPECT_EQ(recorder.records[1].loss, 0);
     EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("step 2: every label of the batch is ignored")));
+  }
+}
+
+// 20 rows in batches of 12 and 8, or of 8, 8 and 4: the padding of the last batch has no effect.
+TEST(TrainEpochs, ShortLastBatchMatchesDenseRunInEveryTopology) {
+  at::set_num_threads(1);
+  const Tensors language = with_ignored(2, 0.3),
+                mlp = checkpoint::load_safetensors(archive("mlp.safetensors"));
+  for (const std::string model : {"language", "mlp"}) {
+    const Tensors& tensors = model == "mlp" ? mlp : language;
+    for (const std::int64_t batch : {12, 8}) {
+      const Epochs epochs(20, {.shuffle = true, .seed = 5});
+      std::vector<at::Tensor> rows;
+      for (std::int64_t step = 1; step <= 5; ++step)
+        rows.push_back(at::tensor(epochs.examples_of(step, batch, 0, epochs.rows(step, batch)), at::kLong));
+      EXPECT_LT(rows[batch == 12 ? 1 : 2].size(0), batch);
+      const Dense::Curve expected = Dense(model).train(tensors, rows, 0.05);
+      for (const Topology& topology :
+           {Topology{{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+            Topology{{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4}},
+            Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 2},
+            Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::ZB1P, .microbatches = 2}},
+            Topology{{.pp = 1, .tp = 2, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2}},
+            Topology{{.pp = 2,
+            .dp = 2,
+            .sharding = Sharding::Full,
+            .schedule = ScheduleKind::OneFOneB,
+            .microbatches = 2}}}) {
+        if (model == "mlp" && topology.parallel.tp > 1) continue;
+        SCOPED_TRACE(model + ", batch " + std::to_string(batch) + ", " + text_of(topology));
+        RunOptions options = sgd(topology.parallel, batch, topology.accumulate);
+        options.steps = 5;
+        options.learning_rate.peak = 0.05;
+        RecordingObserver recorder;
+        run_archive(model, tensors, options, &recorder, 0, {.shuffle = true, .seed = 5});
+        ASSERT_EQ(recorder.records.size(), 5U);
+        for (std::size_t i = 0; i < 5; ++i) {
+          EXPECT_NEAR(recorder.records[i].loss, expected.losses[i], 1e-5) << "step " << i + 1;
+          EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5) << "step " << i + 1;
+        }
+      }
+    }
   }
 }
 

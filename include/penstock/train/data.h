@@ -2,6 +2,8 @@
 // every resumed run sees the same examples.
 #pragma once
 
+#include <penstock/train/epochs.h>
+#include <penstock/train/tensor_table.h>
 #include <penstock/value/microbatch.h>
 
 #include <ATen/core/Tensor.h>
@@ -36,11 +38,18 @@ struct Rows {
 class DataSource {
  public:
   virtual ~DataSource() = default;
-  //! Returns the given rows of the batch of a step (from 1), which has `batch` rows.
+  //! Returns the given rows of the batch of a step (from 1), which has `training_rows` rows.
   virtual Batch training(std::int64_t step, std::int64_t batch, Rows rows) const = 0;
+  //! The number of rows in the batch of a step: at least 1 and at most `batch`, the batch size of the run. A
+  //! batch with fewer rows runs with padding rows that do not count.
+  virtual std::int64_t training_rows(std::int64_t /*step*/, std::int64_t batch) const { return batch; }
   //! Returns the target of all rows. Every rank counts the loss weights over the complete batch.
   virtual c10::IValue training_target(std::int64_t step, std::int64_t batch) const {
-    return training(step, batch, {0, batch}).target;
+    return training(step, batch, {0, training_rows(step, batch)}).target;
+  }
+  //! The number of steps of this many passes over the data; nullopt if it has no end.
+  virtual std::optional<std::int64_t> steps_of(std::int64_t /*epochs*/, std::int64_t /*batch*/) const {
+    return std::nullopt;
   }
   //! The number of validation rows, and a range of them. The order of the rows is fixed.
   virtual std::int64_t validation_rows() const = 0;
@@ -76,14 +85,25 @@ struct TextOptions {
 std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary& vocabulary,
                                       const TextOptions& options);
 
-//! Serves tensors named after the inputs of the model (positional arguments in order, then keywords), and
-//! `target`. Step k takes `batch` examples starting at (k-1)*batch, modulo the number of examples. The last
-//! `validation_fraction` is reserved for validation.
+//! Which tensors of a table are served, and in which order.
 struct TensorDataOptions {
-  std::vector<std::string> positional{};
-  std::vector<std::string> keywords{};
+  std::vector<std::string> positional{};  //!< names of the positional arguments of the model
+  std::vector<std::string> keywords{};    //!< names of its keyword arguments
+  //! Fraction of the rows that is reserved for validation: the last rows in file order, or random rows, which
+  //! depend on the seed, if the order is shuffled.
   double validation_fraction = 0;
+  EpochOptions order{};                             //!< by default file order
+  std::map<std::string, at::ScalarType> dtypes{};   //!< dtypes to which rows are converted, by name
+  std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of a fraction
+  std::map<std::string, c10::IValue> constants{};   //!< arguments that are the same for all rows, by name
+  bool has_target = true;                           //!< false: the model computes its own loss
 };
+
+//! Serves rows of tensors named after the inputs of the model, and `target`. Reads only the rows of a batch.
+//! Throws UsageError if a tensor is missing, ShapeError if the numbers of rows differ.
+std::unique_ptr<DataSource> tensor_data(std::shared_ptr<const TensorTable> table,
+                                        const TensorDataOptions& options);
+//! The same for tensors in memory.
 std::unique_ptr<DataSource> tensor_data(std::map<std::string, at::Tensor> tensors,
                                         const TensorDataOptions& options);
 

@@ -100,6 +100,9 @@ class Model {
   //! What the loss averages over. The losses and gradients of a run are the mean over the complete batch: all
   //! microbatches, accumulated parts and replicas. Sums are not supported.
   virtual runtime::LossReduction reduction() const { return runtime::LossReduction::mean(); }
+  //! Whether the loss is a mean over all rows of a microbatch, from which padding rows cannot be left out.
+  //! The data must then serve full batches, and validation uses only full batches.
+  virtual bool needs_full_batches() const { return false; }
   //! Throws UsageError if the model cannot run microbatches with these numbers of rows.
   virtual void check_rows(const std::vector<std::int64_t>& /*rows*/) const {}
   //! Returns all parameters and buffers of the state_dict as tensors without memory, to compare with a
@@ -125,16 +128,20 @@ struct ArchiveOptions {
   LossOptions loss_options{};
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
+  //! The output `loss_output` is the loss, a mean over rows, and the data has no target; `loss` is ignored.
+  bool computes_loss = false;
 };
 
-//! An exported model. The data must provide a tensor for each of its inputs.
+//! An exported model. The data must provide a tensor for each of its inputs that is not a constant.
 struct ArchiveModel {
   std::unique_ptr<Model> model;
   std::shared_ptr<const graph::Pt2Archive> archive;  //!< the open archive, which `model` shares
   std::vector<std::string> positional;
   std::vector<std::string> keywords;
+  std::map<std::string, c10::IValue> constants;  //!< the inputs that are constants of the export, by name
   std::map<std::string, at::ScalarType> dtypes;  //!< dtypes of the inputs, by name
   std::string loss_output;                       //!< the output that the loss reads: `output.logits`
+  bool computes_loss = false;                    //!< ArchiveOptions::computes_loss
 };
 //! Opens the archive, which is parsed only once. Throws UsageError if the options of the loss do not apply to
 //! it.

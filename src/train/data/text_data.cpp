@@ -55,6 +55,10 @@ class TextData : public DataSource {
   c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
     return sequences(training_, training_positions(step, batch), {0, batch}, 1);
   }
+  std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
+    const std::int64_t tokens = batch * options_.length;
+    return (epochs * training_.size(0) + tokens - 1) / tokens;
+  }
   std::int64_t validation_rows() const override { return order_.size(0); }
   Batch validation(Rows rows) const override { return take(validation_, order_ * options_.length, rows); }
 

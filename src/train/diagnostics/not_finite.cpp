@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "train/data/device_batch.h"
+#include "train/loop/counted_rows.h"
 #include "train/model/auto_plan.h"
 
 #include <algorithm>
@@ -52,14 +53,15 @@ std::string message_of(const NotFinite& found, std::int64_t stage) {
 }
 
 // Returns the first finding of this rank in one part of the batch.
-std::optional<Located> search(const Assembly& assembly, const Batch& batch, std::int64_t first_row) {
+std::optional<Located> search(const Assembly& assembly, const PassBatch& pass, std::int64_t first_row) {
   StageObserver& observer = *assembly.observer;
   observer.finite = true;
   observer.losses = 0;
   observer.loss.reset();
   for (const auto& [index, stage] : assembly.stages) stage->reset();
   // Use training mode, as in the failed step.
-  assembly.pipeline->eval(batch.args, batch.target, {.kwargs = batch.kwargs, .keep_mode = true});
+  const Batch& batch = pass.batch;
+  assembly.pipeline->eval(batch.args, pass.target(), {.kwargs = batch.kwargs, .keep_mode = true});
   observer.finite = false;
   const schedule::Program& program = assembly.pipeline->program();
   std::optional<Located> first;
@@ -71,7 +73,7 @@ std::optional<Located> search(const Assembly& assembly, const Batch& batch, std:
     here.data = !here.tensor.empty();
     here.message = message_of(*found, stage);
     if (here.data) {
-      const auto sizes = value::chunk_sizes(batch.examples, program.microbatches());
+      const auto sizes = value::chunk_sizes(pass.rows, program.microbatches());
       const std::int64_t row =
           std::accumulate(sizes.begin(), sizes.begin() + found->microbatch, first_row + found->row);
       here.message = str_cat("the data's ", quote(here.tensor), " contains ", found->value, " in row ", row,
@@ -120,8 +122,9 @@ Error find_not_finite(const tensor::DeviceMesh& mesh, const Assembly& assembly, 
   std::optional<Located> first;
   for (std::int64_t part = 0; part < options.accumulate; ++part) {
     const Rows rows = rows_of(options, replica, part);
-    std::optional<Located> found = search(
-        assembly, to_device(data.training(record.step, options.batch, rows), assembly.device), rows.begin);
+    PassBatch pass = training_pass(data, options, record.step, replica, part);
+    pass.batch = to_device(std::move(pass.batch), assembly.device);
+    std::optional<Located> found = search(assembly, pass, rows.begin);
     if (!found) continue;
     found->part = part;
     found->replica = replica;

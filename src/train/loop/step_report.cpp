@@ -52,9 +52,9 @@ double mean_loss(const std::vector<at::Tensor>& losses) {
   return mean;
 }
 
-void LogInterval::close(StepRecord& record, std::int64_t batch) {
+void LogInterval::close(StepRecord& record) {
   record.seconds = seconds / static_cast<double>(steps);
-  record.examples_per_second = static_cast<double>(batch * steps) / seconds;
+  record.examples_per_second = static_cast<double>(examples) / seconds;
   if (tokens) record.tokens_per_second = static_cast<double>(*tokens) / seconds;
   *this = {};
 }

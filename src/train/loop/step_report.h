@@ -30,12 +30,12 @@ double mean_loss(const std::vector<at::Tensor>& losses);
 
 //! The time and the examples since the last record.
 struct LogInterval {
-  std::int64_t steps = 0;
+  std::int64_t steps = 0, examples = 0;
   double seconds = 0;
   std::optional<std::int64_t> tokens{};  //!< of all replicas
 
   //! Writes times per step to the record, and starts again.
-  void close(StepRecord& record, std::int64_t batch);
+  void close(StepRecord& record);
 };
 
 }  // namespace penstock::train

@@ -3,6 +3,7 @@
 #include "train/data/device_batch.h"
 #include "train/diagnostics/not_finite.h"
 #include "train/loop/checkpoint_manager.h"
+#include "train/loop/counted_rows.h"
 #include "train/loop/measure.h"
 #include "train/loop/run_log.h"
 #include "train/loop/step_report.h"
@@ -115,8 +116,9 @@ class Run {
         const Rows all = rows_of(options_, 0, 0);
         const std::int64_t rows =
             value::chunk_sizes(all.end - all.begin, options_.parallel.microbatches).front();
+        const std::int64_t there = std::min(rows, data_.training_rows(1, options_.batch));
         split =
-            model_.measured_split(stages, to_device(data_.training(1, options_.batch, {0, rows}), device_));
+            model_.measured_split(stages, to_device(data_.training(1, options_.batch, {0, there}), device_));
       }
       if (split) text = to_string(*split);
     }
@@ -227,7 +229,7 @@ class Run {
     interval_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     ++interval_.steps;
     if (!logged) return std::nullopt;
-    interval_.close(record, options_.batch);
+    interval_.close(record);
     return record;
   }
 
@@ -237,16 +239,27 @@ class Run {
     std::vector<runtime::StepResult> results;
     std::optional<double> denominator;
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-      const Batch batch = to_device(
-          data_.training(progress_.step, options_.batch, rows_of(options_, replica, part)), assembly_.device);
-      if (part == 0) denominator = loss_denominator(batch);
+      PassBatch pass = training_pass(data_, options_, progress_.step, replica, part);
+      pass.batch = to_device(std::move(pass.batch), assembly_.device);
+      const Batch& batch = pass.batch;
+      check_full(pass);
+      if (part == 0) denominator = loss_denominator(pass);
       results.push_back(
-          assembly_.pipeline->step(batch.args, batch.target,
+          assembly_.pipeline->step(batch.args, pass.target(),
                                    {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
       if (batch.tokens)
         interval_.tokens = interval_.tokens.value_or(0) + *batch.tokens * options_.parallel.dp;
     }
+    interval_.examples += data_.training_rows(progress_.step, options_.batch);
     return results;
+  }
+
+  void check_full(const PassBatch& pass) const {
+    if (pass.batch.examples == pass.rows || !model_.needs_full_batches()) return;
+    throw UsageError(str_cat("the batch of step ", progress_.step, " has only ",
+                             data_.training_rows(progress_.step, options_.batch), " of ", options_.batch,
+                             " rows, but the loss of this model needs full batches"),
+                     {}, "drop the last batch of an epoch, or use a batch that divides the examples");
   }
 
   // Called after the norm was read: the device has then finished the step, and its times need no wait.
@@ -269,14 +282,17 @@ class Run {
     return step == first_step_ || step == options_.steps || step % options_.log_every == 0;
   }
 
-  // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows,
-  // because all parts have the same number of rows. Every rank can read all labels, so this needs no
-  // communication.
-  std::optional<double> loss_denominator(const Batch& first_part) const {
+  // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows
+  // and the batch is complete, because all parts then have the same number of rows. Every rank can read all
+  // labels, so this needs no communication.
+  std::optional<double> loss_denominator(const PassBatch& first) const {
     const std::int64_t parts = options_.parallel.dp * options_.accumulate;
-    const std::optional<double> weight = reduction_.weight_of(
-        parts == 1 ? first_part.target : data_.training_target(progress_.step, options_.batch));
+    const bool is_batch = parts == 1 && first.batch.examples == first.rows;
+    std::optional<double> weight = reduction_.weight_of(
+        is_batch ? first.batch.target : data_.training_target(progress_.step, options_.batch));
     if (weight == 0.0) report_in_step("every label of the batch is ignored; its loss and gradients are 0");
+    const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
+    if (!weight && rows < options_.batch) weight = static_cast<double>(rows);
     return weight ? std::optional(*weight / static_cast<double>(parts)) : std::nullopt;
   }
 

@@ -7,9 +7,6 @@
 
 namespace penstock::train {
 
-//! Wraps a loss for `validation_loss`: ignores the padding rows of a microbatch.
-runtime::LossFunction without_padding_rows(runtime::LossFunction loss);
-
 //! Returns the mean loss over the validation rows, weighted by the reduction of the model; nullopt if no row
 //! has weight, for example because all labels are ignored. Collective; all ranks return the same value.
 std::optional<double> validation_loss(const tensor::DeviceMesh& mesh, const Assembly& assembly,

@@ -169,10 +169,18 @@ class ArchivedModel : public Model {
   }
 
   runtime::LossFunction loss() const override {
-    return archive_loss(loss_leaf(graph(), options().loss_output), options().loss, options().loss_options);
+    const std::size_t leaf = loss_leaf(graph(), options().loss_output);
+    if (options().computes_loss)
+      return [leaf](const c10::IValue& output, const c10::IValue&, const value::Kwargs&) {
+        return value::flatten(output).leaves.at(leaf).toTensor();
+      };
+    return archive_loss(leaf, options().loss, options().loss_options);
   }
 
+  bool needs_full_batches() const override { return options().computes_loss; }
+
   runtime::LossReduction reduction() const override {
+    if (options().computes_loss) return runtime::LossReduction::mean();
     return archive_reduction(options().loss, options().loss_options);
   }
 
@@ -243,6 +251,15 @@ void check_flat(const value::Structure& structure) {
   }
 }
 
+void check_loss_output(const graph::Graph& graph, std::size_t leaf) {
+  const graph::ValueId* const id = graph.outputs.at(leaf).value();
+  const auto& meta = id ? graph.value(*id).meta : std::nullopt;
+  if (meta && meta->sizes.empty() && at::isFloatingType(meta->dtype)) return;
+  throw UsageError("the data has no target, so the output " + quote(graph.output_paths()[leaf]) +
+                       " must be the loss, but it is not a scalar",
+                   {}, "store the labels as 'target', or name the output that is the loss");
+}
+
 }  // namespace
 
 ArchiveModel archive_model(const ArchiveOptions& options) {
@@ -257,12 +274,17 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   }
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const std::string& name = graph.value(graph.inputs[i].value).name;
+    if (graph.inputs[i].constant) result.constants[name] = *graph.inputs[i].constant;
     if (const auto& meta = graph.value(graph.inputs[i].value).meta) result.dtypes[name] = meta->dtype;
     (i < positional ? result.positional : result.keywords).push_back(name);
   }
   const std::size_t leaf = loss_leaf(graph, options.loss_output);
+  if (options.computes_loss)
+    check_loss_output(graph, leaf);
+  else
+    check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
   result.loss_output = graph.output_paths()[leaf];
-  check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
+  result.computes_loss = options.computes_loss;
   result.model = std::make_unique<ArchivedModel>(Archive{options, result.archive});
   return result;
 }

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "train/data/device_batch.h"
-#include "train/loop/validation.h"
+#include "train/loop/counted_rows.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -110,8 +110,8 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
                                           const std::shared_ptr<StageObserver>& observer) {
   runtime::PipelineOptions pipeline;
   pipeline.loss =
-      with_target_on_device(without_padding_rows(observed_loss(model.loss(), model.reduction(), observer)));
-  pipeline.reduction = model.reduction();
+      loss_of_counted(with_target_on_device(observed_loss(model.loss(), model.reduction(), observer)));
+  pipeline.reduction = reduction_of_counted(model.reduction());
   pipeline.skips = split.skips();
   pipeline.shared = split.shared();
   pipeline.return_outputs = false;

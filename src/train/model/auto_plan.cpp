@@ -2,6 +2,7 @@
 #include "train/model/auto_plan.h"
 
 #include "train/data/device_batch.h"
+#include "train/loop/counted_rows.h"
 
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/csv.h>
@@ -40,10 +41,10 @@ schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device devi
   std::vector<schedule::Timeline> timelines;
   for (int i = 0; i < steps; ++i) {
     trial.observer->measure = i == 0;
-    const Batch batch =
-        to_device(data.training(1, options.batch, rows_of(options, mesh.group("dp").rank(), 0)), device);
+    PassBatch pass = training_pass(data, options, 1, mesh.group("dp").rank(), 0);
+    pass.batch = to_device(std::move(pass.batch), device);
     const runtime::StepResult result =
-        trial.pipeline->step(batch.args, batch.target, {.kwargs = batch.kwargs});
+        trial.pipeline->step(pass.batch.args, pass.target(), {.kwargs = pass.batch.kwargs});
     if (i > 0) timelines.push_back(gather_timeline(mesh.group("pp"), result.timeline));
   }
   const int stages = trial.pipeline->program().num_stages();

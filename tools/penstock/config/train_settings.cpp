@@ -6,6 +6,7 @@
 #include "checkpoint/commit/directory_lock.h"
 #include "comm/rendezvous/environment.h"
 #include "train/preflight/output_paths.h"
+#include "train/preflight/training_data.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
@@ -37,7 +38,8 @@ void TrainSettings::declare(Settings& s) {
   using namespace train;
   s.positional("MODEL.pt2", "model", model, "an archive written by torch.export.save [the built-in GPT]");
   s.add("--data", data,
-        "a .safetensors file with one tensor per model input, and target; for the GPT, a text file");
+        "a .safetensors file with one tensor per model input, and target; several files, directories or "
+        "patterns, separated by commas; for the GPT, a text file");
   s.add("--ranks", rank_request.ranks,
         "number of ranks (processes); without --pp, --tp and --dp it sets --pp [2]");
   s.add("--pp", rank_request.pp, "pipeline-parallel ranks");
@@ -61,20 +63,25 @@ void TrainSettings::declare(Settings& s) {
   s.choice<DeviceChoice>("--device", device, kDeviceChoices, kDeviceHelp);
   s.add("--steps", steps,
         "total number of steps, including those before a resume [500; exported model: 100]");
+  s.add("--epochs", epochs, "passes over the training data, instead of --steps; 0: use --steps");
   s.add("--batch", batch, "examples per step, over all replicas [16]");
   s.add("--seq", sequence, "characters per example of the GPT [64]");
   s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
   recipe.declare(s, run);
   s.add("--grad-clip", grad_clip, "maximum global gradient norm; 0: no clipping");
-  s.add("--loss-output", loss_output, "the model output used for the loss [logits, else the first]");
+  s.add("--loss-output", loss_output,
+        "the model output used for the loss [logits, else the first]; if the data has no target, the output "
+        "that is the loss");
   s.choice<Precision>("--precision", run.precision, named({Precision::Float32, Precision::Bfloat16}),
                       "bf16: autocast to bfloat16");
   s.add("--recompute", run.parallel.recompute,
         "keep only the stage inputs and recompute activations in the backward pass");
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
-        "accepted, but without effect so far: an exported model always reads its examples in file order");
+        "read examples in file order and wrap around at the end, instead of a random order per epoch");
+  s.add("--drop-last", drop_last, "leave out the last examples of an epoch if they do not fill a batch");
   s.add("--validation", validation, "fraction of the data held out for validation");
+  s.add("--validation-data", validation_data, "files for validation, like --data, instead of a fraction");
   s.add("--eval-every", eval_every, "steps between validations; 0: none");
   s.add("--eval-batches", eval_batches, "batches per validation; 0: all rows [4; exported model: 0]");
   s.choice<NanPolicy>("--on-nan", run.on_nan, named({NanPolicy::Stop, NanPolicy::Skip, NanPolicy::Ignore}),
@@ -140,7 +147,7 @@ void TrainSettings::resolve() {
     throw UsageError("an exported model needs --data", {},
                      "pass --data FILE.safetensors, with tensors named after the model's inputs, and target");
   if (built_in() && data.empty()) data = fetched_text();
-  steps = run.steps = steps.value_or(built_in() ? 500 : 100);
+  resolve_epochs();
   batch = run.batch = batch.value_or(16);
   eval_batches = eval_batches.value_or(built_in() ? 4 : 0);
   run.eval_batches = unless_zero(*eval_batches, "--eval-batches", "all rows");
@@ -150,7 +157,6 @@ void TrainSettings::resolve() {
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
-  no_shuffle = !built_in();  // file order is the only order so far
   resolve_outputs();
   check_at_least(run.steps, 1, "--steps");
   check_at_least(run.batch, 1, "--batch");
@@ -167,7 +173,10 @@ void TrainSettings::resolve() {
   if (!(validation >= 0 && validation < 1))
     throw UsageError("--validation must be at least 0 and less than 1", {},
                      "give a fraction of the data, such as 0.1");
-  if (run.eval_every && validation == 0)
+  if (!validation_data.empty() && !run.eval_every)
+    throw UsageError("--validation-data needs validations", {},
+                     "give the steps between them: --eval-every 100");
+  if (run.eval_every && validation == 0 && validation_data.empty())
     throw UsageError("--eval-every needs validation data, but --validation is 0", {},
                      "hold out a fraction of the data, such as --validation 0.1");
   if (!tensor_plan.empty() && parallel.tp == 1)
@@ -180,6 +189,14 @@ void TrainSettings::resolve() {
   device_reason = resolved.reason;
   backend = resolve_backend(backend, device);
   train::check(run);
+}
+
+// The number of steps of `epochs` is set when the data is open.
+void TrainSettings::resolve_epochs() {
+  if (epochs < 0) throw UsageError("--epochs must be at least 0", {}, "use 0 to give --steps instead");
+  if (epochs > 0 && steps) throw UsageError("--epochs and --steps are both given", {}, "give one of the two");
+  run.steps = epochs > 0 ? 1 : steps.value_or(built_in() ? 500 : 100);
+  if (epochs == 0) steps = run.steps;
 }
 
 void TrainSettings::resolve_stages() {
@@ -282,7 +299,8 @@ std::vector<std::string> TrainSettings::visit_outputs(
 std::vector<std::string> TrainSettings::idle() const {
   if (built_in())
     return {"--split",           "--tp-plan",       "--balance",     "--loss",
-            "--label-smoothing", "--class-weights", "--loss-output", "--no-shuffle"};
+            "--label-smoothing", "--class-weights", "--loss-output", "--no-shuffle",
+            "--drop-last",       "--validation-data"};
   return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
           "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
 }
@@ -305,7 +323,8 @@ train::ArchiveOptions TrainSettings::archive() const {
           .loss = recipe.loss,
           .loss_options = recipe.loss_options(),
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
-          .tensor_plan = read_tensor_plan(tensor_plan)};
+          .tensor_plan = read_tensor_plan(tensor_plan),
+          .computes_loss = !loss_output.empty() && lacks_target(data)};
 }
 
 std::string fetched_text() {

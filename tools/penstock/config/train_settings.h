@@ -21,7 +21,7 @@
 namespace penstock::tool {
 
 struct TrainSettings {
-  std::string model, data;
+  std::string model, data, validation_data;
   RankRequest rank_request;
   int default_ranks = 2;  //!< pipeline ranks if no option sets a number of ranks
   std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, eval_batches;
@@ -37,7 +37,8 @@ struct TrainSettings {
   DeviceChoice device = DeviceChoice::Auto;  //!< Cpu or Cuda after `resolve`
   std::string device_reason;                 //!< one line, set by `resolve`
   std::optional<int> local_ranks;            //!< ranks of this machine; by default all
-  bool no_shuffle = false;                   // no effect yet: `resolve` sets it for every exported model
+  bool no_shuffle = false, drop_last = false;
+  std::int64_t epochs = 0;  //!< 0 after the data is known: `steps` then has its steps
   bool dry_run = false, dashboard = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
@@ -69,6 +70,7 @@ struct TrainSettings {
   train::ArchiveOptions archive() const;
 
  private:
+  void resolve_epochs();
   void resolve_stages();
   void resolve_outputs();
   //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories

@@ -12,6 +12,7 @@
 #include "train/preflight/balance_check.h"
 #include "train/preflight/model_checks.h"
 #include "train/preflight/train_checks.h"
+#include "train/preflight/training_data.h"
 
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/find_parallel_plan.h>
@@ -85,11 +86,11 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
 SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
   const train::ArchiveModel archive = open_model(request.archive());
   const graph::Graph& graph = archive.archive->graph();
-  const auto tensors = read_training_data(archive, request.recipe.loss, request.data);
-  DataForecast data{.origin = request.data, .examples = tensors.begin()->second.size(0)};
-  for (const auto& [name, tensor] : tensors)
-    data.tensors.push_back(name + " " + value::dtype_name(tensor.scalar_type()) +
-                           format_shape(tensor.sizes()));
+  const TrainingTable table = open_training_table(archive, request.recipe.loss, request.data);
+  DataForecast data{.origin = request.data, .examples = table.rows};
+  for (const auto& [name, dtype] : table.dtypes)
+    data.tensors.push_back(name + " " + value::dtype_name(dtype) +
+                           format_shape(table.table->columns().at(name).shape));
   const auto source = archive_data(request, archive);
   if (request.run.eval_every) data.validation_rows = source->validation_rows();
   const train::Batch batch = source->training(1, request.run.batch, {0, rows});

@@ -5,7 +5,6 @@
 #include "cli/paths.h"
 #include "graph/passes/passes.h"
 
-#include <penstock/checkpoint/safetensors.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <ATen/TensorOperators.h>
@@ -20,12 +19,7 @@
 namespace penstock::tool {
 namespace {
 
-constexpr const char* kTarget = "target";
 constexpr std::int64_t kIgnored = -100;  // labels that cross_entropy ignores
-
-bool is_integer(at::ScalarType dtype) {
-  return at::isIntegralType(dtype, /*includeBool=*/false);
-}
 
 std::string on_one_line(const std::string& text) {
   std::string line;
@@ -132,6 +126,10 @@ std::string archive_hint(const std::string& model) {
 }
 
 }  // namespace
+
+bool is_integer(at::ScalarType dtype) {
+  return at::isIntegralType(dtype, /*includeBool=*/false);
+}
 
 void throw_as_usage(const std::exception& error, const std::string& hint) {
   if (const auto* known = dynamic_cast<const Error*>(&error))
@@ -261,48 +259,12 @@ std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& gr
   return sizes;
 }
 
-std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& model, train::LossKind loss,
-                                                     const std::string& path) {
-  check_input_file(path, ".safetensors");
-  const checkpoint::SafetensorsFile file = as_usage(
-      [&] { return checkpoint::SafetensorsFile(path); },
-      quote(path, 200) +
-          " must be a file written by safetensors.torch.save_file({\"input\": …, \"target\": …}, path)");
-  std::vector<std::string> wanted = model.positional, there, missing;
-  wanted.insert(wanted.end(), model.keywords.begin(), model.keywords.end());
-  wanted.emplace_back(kTarget);
-  for (const checkpoint::SafetensorsEntry& entry : file.entries()) there.push_back(entry.name);
-  for (const std::string& name : wanted)
-    if (!file.has(name)) missing.push_back(quote(name));
-  if (!missing.empty())
-    throw UsageError(
-        quote(path, 200) + " has no tensor " + join(missing, ", ") + "; it has " +
-            (there.empty() ? "none" : join(there, ", ")),
-        {}, "name the tensors after the model's inputs, and the labels 'target': " + join(wanted, ", "));
+at::ScalarType target_dtype(const train::ArchiveModel& model, train::LossKind loss, at::ScalarType stored) {
   const bool has_double = std::any_of(model.dtypes.begin(), model.dtypes.end(),
                                       [](const auto& item) { return item.second == at::kDouble; });
-  std::map<std::string, at::Tensor> tensors;
-  for (const std::string& name : wanted) {
-    at::Tensor tensor = as_usage([&] { return file.load(name); });
-    if (tensor.dim() == 0)
-      throw UsageError("the tensor " + quote(name) + " is a scalar", {}, "add a first dim for the examples");
-    const at::Tensor& first = tensors.empty() ? tensor : tensors.begin()->second;
-    if (tensor.size(0) != first.size(0))
-      throw UsageError(str_cat("the tensor ", quote(name), " has ", tensor.size(0), " examples, ",
-                               quote(tensors.begin()->first), " has ", first.size(0)),
-                       {}, "store the same number of examples (dim 0) in every tensor");
-    if (tensor.size(0) == 0)
-      throw UsageError("the tensor " + quote(name) + " has no examples", {},
-                       "store at least one row in every tensor");
-    const auto dtype = model.dtypes.find(name);
-    if (name != kTarget && dtype != model.dtypes.end()) tensor = with_dtype(tensor, dtype->second, name);
-    if (name == kTarget && loss != train::LossKind::CrossEntropy && !has_double)
-      tensor = tensor.to(at::kFloat);
-    if (name == kTarget && loss == train::LossKind::CrossEntropy && is_integer(tensor.scalar_type()))
-      tensor = tensor.to(at::kLong);
-    tensors.emplace(name, tensor);
-  }
-  return tensors;
+  if (loss != train::LossKind::CrossEntropy && !has_double) return at::kFloat;
+  if (loss == train::LossKind::CrossEntropy && is_integer(stored)) return at::kLong;
+  return stored;
 }
 
 void check_target(const at::Tensor& target, std::int64_t rows, const graph::ValueMeta& output,

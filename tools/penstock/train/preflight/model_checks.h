@@ -35,6 +35,9 @@ graph::Pt2Archive open_archive(const std::string& model);
 //! The same for an exported model to train.
 train::ArchiveModel open_model(const train::ArchiveOptions& options);
 
+//! Whether the dtype is an integer type other than bool.
+bool is_integer(at::ScalarType dtype);
+
 //! Converts an integer tensor to the wanted integer dtype if all values fit. Any other dtype must match
 //! exactly. Throws a UsageError that names both dtypes.
 at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType wanted, const std::string& name);
@@ -59,10 +62,8 @@ std::optional<graph::Graph> sized_graph(const graph::Graph& graph, const std::ve
 std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& graph,
                                                           const std::vector<c10::IValue>& leaves);
 
-//! Reads the tensors that training needs: the inputs in the model's dtypes, and `target` in the dtype that
-//! the loss needs. Throws a UsageError that names all missing tensors.
-std::map<std::string, at::Tensor> read_training_data(const train::ArchiveModel& model, train::LossKind loss,
-                                                     const std::string& path);
+//! The dtype that the loss needs for a target that is stored in this dtype.
+at::ScalarType target_dtype(const train::ArchiveModel& model, train::LossKind loss, at::ScalarType stored);
 
 //! Throws UsageError unless the target matches the output used for the loss: the shape of a microbatch with
 //! `rows` rows, the dtype, and the classes of all examples.

@@ -4,12 +4,15 @@
 #include "base/text.h"
 #include "cli/paths.h"
 #include "train/preflight/model_checks.h"
+#include "train/preflight/training_data.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
 #include <penstock/models/gpt.h>
 #include <penstock/train/trainer.h>
 #include <penstock/value/microbatch.h>
+
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,7 +21,12 @@ namespace penstock::tool {
 namespace {
 
 void check_outputs(const TrainSettings& request) {
-  const std::vector<std::string> inputs{request.model, request.data, request.config};
+  std::vector<std::string> inputs{request.model, request.data, request.config};
+  for (const std::string& data : {request.data, request.validation_data}) {
+    const std::vector<std::string> files =
+        request.built_in() || data.empty() ? std::vector<std::string>{} : data_files(data);
+    inputs.insert(inputs.end(), files.begin(), files.end());
+  }
   check_output_file("--log-json", request.log_json, inputs);
   check_output_file("--log-csv", request.log_csv, inputs);
   check_output_file("--timeline", request.timeline, inputs);
@@ -27,54 +35,82 @@ void check_outputs(const TrainSettings& request) {
   if (request.failure_log_given) check_output_file("--failure-log", request.failure_log, inputs);
 }
 
-std::unique_ptr<train::DataSource> data_of(const TrainSettings& request, const train::ArchiveModel& model,
-                                           std::map<std::string, at::Tensor> tensors) {
-  const bool validates = request.run.eval_every.has_value();
-  return train::tensor_data(std::move(tensors),
-                            {model.positional, model.keywords, validates ? request.validation : 0.0});
-}
-
 void check_validation(const TrainSettings& request, const train::DataSource& data) {
   if (request.run.eval_every && data.validation_rows() == 0)
     throw UsageError("the data is too small to hold out a part for validation", {},
                      "use more data, a larger --validation, or --eval-every 0");
 }
 
-void check_data(const TrainSettings& request, const train::ArchiveModel& archive) {
+// A loss that the model computes includes every row of a microbatch, so batches cannot be padded.
+void check_full_batches(const TrainSettings& request, const train::ArchiveModel& archive,
+                        const train::DataSource& data) {
+  const std::int64_t batch = request.run.batch;
+  if (!archive.computes_loss) return;
+  const std::int64_t last = data.training_rows(data.steps_of(1, batch).value_or(1), batch);
+  if (last < batch)
+    throw UsageError(str_cat("the last batch of an epoch has ", last, " of ", batch,
+                             " rows, but a model that computes its own loss needs full batches"),
+                     {}, "use --drop-last, or a --batch that divides the number of examples");
+  if (request.run.eval_every && data.validation_rows() < batch)
+    throw UsageError(str_cat("there are ", data.validation_rows(), " rows for validation, but a model that ",
+                             "computes its own loss needs a full batch of ", batch),
+                     {}, "use a smaller --batch, or more validation data");
+}
+
+// Checks the examples of `files`, which training or validation reads.
+void check_examples(const TrainSettings& request, const train::ArchiveModel& archive,
+                    const std::string& files, const std::vector<c10::IValue>& microbatch) {
   const graph::Graph& graph = archive.archive->graph();
-  const auto tensors = read_training_data(archive, request.recipe.loss, request.data);
-  const auto data = data_of(request, archive, tensors);
-  check_validation(request, *data);
-  std::vector<c10::IValue> all;
-  for (const graph::GraphInput& input : graph.inputs)
-    all.emplace_back(tensors.at(graph.value(input.value).name));
-  check_example_shapes(graph, all, request.data);
+  const TrainingTable table = open_training_table(archive, request.recipe.loss, files);
+  std::vector<c10::IValue> leaves;
+  for (const graph::GraphInput& input : graph.inputs) {
+    if (input.constant) {
+      leaves.push_back(*input.constant);
+      continue;
+    }
+    const train::TableColumn& column = table.table->columns().at(graph.value(input.value).name);
+    leaves.emplace_back(at::empty(column.shape, at::TensorOptions(column.dtype).device(at::kMeta)));
+  }
+  check_example_shapes(graph, leaves, files);
+  const std::vector<std::string> paths = graph.output_paths();
+  const auto leaf =
+      static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
+  if (microbatch.empty()) return;
+  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(),
+                 output_sizes(graph, microbatch)[leaf]);
+}
+
+void check_data(const TrainSettings& request, const train::ArchiveModel& archive,
+                const train::DataSource& data) {
+  const graph::Graph& graph = archive.archive->graph();
+  check_validation(request, data);
+  check_examples(request, archive, request.data, {});
   const std::vector<std::int64_t> rows = microbatch_rows(request.run);
   std::vector<c10::IValue> example;
   for (const std::int64_t count : {rows.back(), rows.front()}) {
-    const train::Batch batch = data->training(1, request.run.batch, {0, count});
+    const train::Batch batch = data.training(1, request.run.batch, {0, count});
     example = flatten_inputs(graph, batch.args, batch.kwargs);
     check_inputs(graph, example);
     const auto sized = count == 1 ? sized_graph(graph, example) : std::nullopt;
     if (sized) check_batch_norms(*sized);
   }
-  check_tokens(graph, all);
-  const std::vector<std::string> paths = graph.output_paths();
-  const auto leaf =
-      static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
-  if (const auto output = output_sizes(graph, example)[leaf])
-    check_target(tensors.at("target"), rows.front(), *output, request.recipe.loss);
+  check_examples(request, archive, request.data, example);
+  if (!request.validation_data.empty()) check_examples(request, archive, request.validation_data, example);
 }
 
 void check_archive(TrainSettings& request) {
-  check_input_file(request.data, ".safetensors");
+  data_files(request.data);
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
   train::check_before_start(*archive.model, request.run);
-  check_data(request, archive);
+  adopt_order(request);
+  const auto data = archive_data(request, archive);
+  resolve_data(request, *data);
+  check_data(request, archive, *data);
+  check_full_batches(request, archive, *data);
 }
 
-void check_gpt(const TrainSettings& request) {
+void check_gpt(TrainSettings& request) {
   const std::string extension = std::filesystem::path(request.data).extension();
   if (extension == ".safetensors" || extension == ".pt2")
     throw UsageError(
@@ -88,6 +124,7 @@ void check_gpt(const TrainSettings& request) {
   options.vocabulary = vocabulary.size();
   const auto data =
       train::text_data(text.content, vocabulary, {options.context, request.validation, request.run.seed});
+  resolve_data(request, *data);
   check_validation(request, *data);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
@@ -115,9 +152,16 @@ TrainingText training_text(const std::string& path) {
   return {train::generated_text(bytes), "generated sentences (no text found; use --data FILE.txt)"};
 }
 
-std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
-                                                const train::ArchiveModel& model) {
-  return data_of(request, model, read_training_data(model, request.recipe.loss, request.data));
+void resolve_training(TrainSettings& request) {
+  adopt_order(request);
+  if (request.epochs == 0) return;
+  if (!request.built_in()) {
+    resolve_data(request, *archive_data(request, open_model(request.archive())));
+    return;
+  }
+  const TrainingText text = training_text(request.data);
+  resolve_data(request, *train::text_data(text.content, train::Vocabulary(text.content),
+                                          {request.gpt.context, request.validation, request.run.seed}));
 }
 
 }  // namespace penstock::tool

@@ -11,8 +11,13 @@
 
 namespace penstock::tool {
 
-//! Throws UsageError for every error that files and options reveal. Sets `loss_output` from the model.
+//! Throws UsageError for every error that files and options reveal. Sets `loss_output` from the model, and
+//! the options that depend on the data (`resolve_training`).
 void check_training(TrainSettings& request);
+
+//! Sets the options that depend on the data: `--epochs` becomes `--steps`, and a resumed run reads its
+//! examples in the order of its checkpoint. Part of `check_training`.
+void resolve_training(TrainSettings& request);
 
 //! Rows per microbatch of a pass, the largest first.
 std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run);
@@ -22,9 +27,5 @@ struct TrainingText {
 };
 //! Reads a text file, or generates sentences if the path is empty.
 TrainingText training_text(const std::string& path);
-
-//! Reads the examples for an exported model.
-std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
-                                                const train::ArchiveModel& model);
 
 }  // namespace penstock::tool

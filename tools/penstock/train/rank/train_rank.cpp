@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "train/display/train_display.h"
 #include "train/preflight/train_checks.h"
+#include "train/preflight/training_data.h"
 #include "train/rank/training_hook.h"
 
 #include <penstock/base/error.h>

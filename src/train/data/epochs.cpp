@@ -1,0 +1,91 @@
+// The order of examples: a permutation per epoch.
+#include "base/text.h"
+
+#include <penstock/base/error.h>
+#include <penstock/train/epochs.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace penstock::train {
+namespace {
+
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15ULL;  // 2^64 divided by the golden ratio
+
+// The output function of the generator SplitMix64: every bit of the result depends on every bit of `bits`.
+std::uint64_t scramble(std::uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
+  return bits ^ (bits >> 31);
+}
+
+}  // namespace
+
+Permutation::Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t number)
+    : size_(static_cast<std::uint64_t>(size)), half_bits_(1), round_keys_{} {
+  if (size < 0) throw UsageError("a permutation needs a size of at least 0");
+  const auto bits = static_cast<unsigned>(std::bit_width(std::max<std::uint64_t>(size_, 1) - 1));
+  half_bits_ = std::max(1U, (bits + 1) / 2);
+  const std::uint64_t key = scramble(scramble(seed + kGolden) + number * kGolden);
+  for (std::size_t round = 0; round < round_keys_.size(); ++round)
+    round_keys_[round] = scramble(key + (round + 1) * kGolden);
+}
+
+std::int64_t Permutation::operator[](std::int64_t index) const {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  auto number = static_cast<std::uint64_t>(index);
+  // The network permutes a set of less than 4 * size numbers, so few of them leave the range.
+  do {
+    std::uint64_t left = number >> half_bits_, right = number & mask;
+    for (const std::uint64_t key : round_keys_) {
+      const std::uint64_t next = left ^ (scramble(right + key) & mask);
+      left = right;
+      right = next;
+    }
+    number = left << half_bits_ | right;
+  } while (number >= size_);
+  return static_cast<std::int64_t>(number);
+}
+
+Epochs::Epochs(std::int64_t examples, const EpochOptions& options) : examples_(examples), options_(options) {
+  if (examples < 1) throw UsageError("the data has no training examples");
+}
+
+std::int64_t Epochs::steps_per_epoch(std::int64_t batch) const {
+  if (batch < 1) throw UsageError("a batch needs at least one row");
+  if (!options_.shuffle && !options_.drop_last) return 0;
+  if (batch > examples_)
+    throw UsageError(
+        str_cat("a batch of ", batch, " is larger than the data, which has ", examples_,
+                " training examples"),
+        {}, str_cat("use a batch of at most ", examples_, ", or file order, in which batches wrap around"));
+  return options_.drop_last ? examples_ / batch : (examples_ + batch - 1) / batch;
+}
+
+std::int64_t Epochs::rows(std::int64_t step, std::int64_t batch) const {
+  const std::int64_t steps = steps_per_epoch(batch);
+  return steps == 0 ? batch : std::min(batch, examples_ - (step - 1) % steps * batch);
+}
+
+std::vector<std::int64_t> Epochs::examples_of(std::int64_t step, std::int64_t batch, std::int64_t begin,
+                                              std::int64_t end) const {
+  const std::int64_t steps = steps_per_epoch(batch);
+  const std::int64_t first = (steps == 0 ? step - 1 : (step - 1) % steps) * batch;
+  std::vector<std::int64_t> indices;
+  indices.reserve(static_cast<std::size_t>(end - begin));
+  if (options_.shuffle) {
+    // Number 0 is the permutation that selects validation rows.
+    const Permutation order(examples_, options_.seed, static_cast<std::uint64_t>((step - 1) / steps + 1));
+    for (std::int64_t row = begin; row < end; ++row) indices.push_back(order[first + row]);
+  } else {
+    for (std::int64_t row = begin; row < end; ++row) indices.push_back((first + row) % examples_);
+  }
+  return indices;
+}
+
+std::int64_t Epochs::steps(std::int64_t epochs, std::int64_t batch) const {
+  const std::int64_t steps = steps_per_epoch(batch);
+  return steps == 0 ? (epochs * examples_ + batch - 1) / batch : epochs * steps;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,148 @@
+// The data options of `penstock train`: order, epochs, files and validation data, through the real binaries.
+#include "support/lines.h"
+#include "support/program.h"
+
+#include <penstock/checkpoint/safetensors.h>
+#include <penstock/train/epochs.h>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace penstock::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Tensors = std::map<std::string, at::Tensor>;
+
+const std::string kArchives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+
+// The text of a field in every line of a log.
+std::vector<std::string> fields(const std::string& path, const std::string& name) {
+  std::vector<std::string> values;
+  for (const std::string& line : lines_of(slurp(path))) {
+    const auto at = line.find("\"" + name + "\":") + name.size() + 3;
+    values.push_back(line.substr(at, line.find_first_of(",}", at) - at));
+  }
+  return values;
+}
+
+// Trains the regression model and returns the losses as text, so that equal means bitwise equal.
+std::vector<std::string> losses(const TempDir& dir, const std::vector<std::string>& more) {
+  std::vector<std::string> words{"train",     kArchives + "mlp.pt2",         "--loss=mse", "--microbatches=2",
+                                 "--lr=0.01", "--log-json=" + (dir / "log"), "--ranks=1"};
+  for (const std::string& word : more)
+    std::erase_if(
+        words, [&](const std::string& old) { return old.starts_with(word.substr(0, word.find('=')) + "="); });
+  words.insert(words.end(), more.begin(), more.end());
+  std::filesystem::remove(dir / "log");
+  const Outcome outcome = penstock(words);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return fields(dir / "log", "loss");
+}
+
+Tensors rows_of(const Tensors& tensors, const std::vector<std::int64_t>& rows) {
+  Tensors selected;
+  for (const auto& [name, tensor] : tensors)
+    selected[name] = tensor.index_select(0, at::tensor(rows, at::kLong)).contiguous();
+  return selected;
+}
+
+// A shuffled run equals a run in file order on rows that were shuffled beforehand.
+TEST(ToolTrainData, ShuffledEpochsReadPermutedRows) {
+  const TempDir dir;
+  const Tensors all = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
+  ASSERT_EQ(all.at("target").size(0), 20);
+  const train::Epochs epochs(20, {.shuffle = true, .seed = 3});
+  std::vector<std::int64_t> order;
+  for (std::int64_t step = 1; step <= 6; ++step) {
+    const auto rows = epochs.examples_of(step, 10, 0, 10);
+    order.insert(order.end(), rows.begin(), rows.end());
+  }
+  checkpoint::save_safetensors(dir / "shuffled.safetensors", rows_of(all, order));
+  const auto expected =
+      losses(dir, {"--data=" + (dir / "shuffled.safetensors"), "--no-shuffle", "--batch=10", "--epochs=1"});
+  ASSERT_EQ(expected.size(), 6U);
+  const std::vector<std::string> shuffled{"--data=" + kArchives + "mlp.safetensors", "--batch=10",
+                                          "--seed=3"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), shuffled.begin(), shuffled.end());
+    return losses(dir, more);
+  };
+  EXPECT_EQ(with({"--epochs=3"}), expected);
+  EXPECT_NE(with({"--epochs=3", "--no-shuffle"}), expected);
+}
+
+TEST(ToolTrainData, ResumedRunsContinueTheEpochBitwise) {
+  const TempDir dir;
+  const std::vector<std::string> run{"--data=" + kArchives + "mlp.safetensors", "--batch=8"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), run.begin(), run.end());
+    return losses(dir, more);
+  };
+  for (const std::string order : {"", "--drop-last", "--no-shuffle"}) {
+    SCOPED_TRACE(order);
+    const std::vector<std::string> options =
+        order.empty() ? std::vector<std::string>{} : std::vector<std::string>{order};
+    const std::string saved = "--checkpoint=" + (dir / ("saved" + order));
+    const auto add = [&](std::vector<std::string> more) {
+      more.insert(more.end(), options.begin(), options.end());
+      return with(more);
+    };
+    const auto all = add({"--steps=7"});
+    ASSERT_EQ(all.size(), 7U);
+    auto parts = add({"--steps=4", saved});
+    // File order is that of the checkpoint, whether or not the option is given again.
+    const auto rest = order == "--no-shuffle" ? with({"--steps=7", "--resume", saved})
+                                              : add({"--steps=7", "--resume", saved});
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(parts, all);
+  }
+}
+
+TEST(ToolTrainData, ReadsFilesDirectoriesAndPatterns) {
+  const TempDir dir;
+  const Tensors all = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
+  std::filesystem::create_directory(dir / "parts");
+  std::vector<std::string> files;
+  for (const auto& [first, last] : {std::pair{0, 7}, {7, 8}, {8, 20}}) {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = first; row < last; ++row) rows.push_back(row);
+    files.push_back(dir / ("parts/" + std::to_string(files.size()) + ".safetensors"));
+    checkpoint::save_safetensors(files.back(), rows_of(all, rows));
+  }
+  const auto expected = losses(
+      dir, {"--data=" + kArchives + "mlp.safetensors", "--batch=8", "--epochs=2", "--dp=2", "--ranks=2"});
+  ASSERT_EQ(expected.size(), 6U);
+  for (const std::string& data :
+       {dir / "parts", dir / "parts/*.safetensors", files[0] + "," + files[1] + "," + files[2]})
+    EXPECT_EQ(losses(dir, {"--data=" + data, "--batch=8", "--epochs=2", "--dp=2", "--ranks=2"}), expected)
+        << data;
+}
+
+TEST(ToolTrainData, ValidatesOnFileOfItsOwn) {
+  const TempDir dir;
+  const Tensors all = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
+  checkpoint::save_safetensors(dir / "first.safetensors", rows_of(all, {0, 1, 2, 3, 4, 5, 6, 7}));
+  checkpoint::save_safetensors(dir / "rest.safetensors", rows_of(all, {8, 9, 10}));
+  const auto validation = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"train",   kArchives + "mlp.pt2", "--loss=mse", "--microbatches=2",
+                                   "--lr=0",  "--ranks=1",           "--steps=1",  "--batch=4",
+                                   "--quiet", "--eval-every=1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const auto at = outcome.out.find("validation loss ");
+    return at == std::string::npos ? outcome.out : outcome.out.substr(at);
+  };
+  checkpoint::save_safetensors(dir / "both.safetensors", rows_of(all, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(validation(
+                {"--data=" + (dir / "first.safetensors"), "--validation-data=" + (dir / "rest.safetensors")}),
+            validation({"--data=" + (dir / "both.safetensors"), "--no-shuffle", "--validation=0.28"}));
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -1,0 +1,226 @@
+// Finds, opens and checks the examples of an exported model.
+#include "train/preflight/training_data.h"
+
+#include "base/text.h"
+#include "cli/paths.h"
+#include "train/preflight/model_checks.h"
+
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/checkpoint.h>
+
+#include <ATen/ops/empty.h>
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+namespace penstock::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTarget = "target";
+constexpr const char* kExtension = ".safetensors";
+
+std::vector<std::string> files_of_directory(const std::string& directory) {
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
+    if (entry.path().extension() == kExtension && entry.is_regular_file()) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  if (files.empty())
+    throw UsageError(quote(directory, 200) + " is a directory without .safetensors files", {},
+                     "name files that end in .safetensors, or a directory that contains them");
+  return files;
+}
+
+std::vector<std::string> files_of_pattern(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> files;
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (files.empty())
+    throw UsageError("no file matches " + quote(pattern, 200), {},
+                     "check the pattern, and quote it for the shell");
+  return files;
+}
+
+// Rows of a tensor that take at most this many bytes; at least one.
+std::int64_t rows_in(std::int64_t bytes, std::int64_t row_bytes) {
+  return std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
+}
+
+std::int64_t row_bytes(const train::TableColumn& column) {
+  const std::int64_t elements =
+      std::accumulate(column.shape.begin() + 1, column.shape.end(), std::int64_t{1}, std::multiplies<>());
+  return elements * static_cast<std::int64_t>(c10::elementSize(column.dtype));
+}
+
+at::Tensor without_rows(const train::TableColumn& column) {
+  std::vector<std::int64_t> shape = column.shape;
+  shape[0] = 0;
+  return at::empty(shape, at::TensorOptions(column.dtype));
+}
+
+}  // namespace
+
+std::vector<std::string> data_files(const std::string& data) {
+  std::error_code error;
+  if (fs::is_regular_file(data, error)) return {data};
+  std::vector<std::string> files;
+  for (std::size_t begin = 0; begin <= data.size();) {
+    const std::size_t end = std::min(data.find(',', begin), data.size());
+    const std::string item = data.substr(begin, end - begin);
+    begin = end + 1;
+    if (fs::is_directory(item, error)) {
+      for (std::string& file : files_of_directory(item)) files.push_back(std::move(file));
+    } else if (!fs::exists(item, error) && item.find_first_of("*?[") != std::string::npos) {
+      for (std::string& file : files_of_pattern(item)) files.push_back(std::move(file));
+    } else {
+      files.push_back(item);
+    }
+  }
+  for (const std::string& file : files) check_input_file(file, kExtension);
+  return files;
+}
+
+bool lacks_target(const std::string& data) {
+  try {
+    const std::vector<std::string> files = data_files(data);
+    return !train::safetensors_table({files.front()})->columns().contains(kTarget);
+  } catch (const Error&) {
+    return false;  // the checks report it
+  }
+}
+
+TrainingTable open_training_table(const train::ArchiveModel& model, train::LossKind loss,
+                                  const std::string& data) {
+  const std::vector<std::string> files = data_files(data);
+  TrainingTable result;
+  result.table = as_usage(
+      [&] {
+        return train::safetensors_table({files.begin(), files.end()});
+      },
+      quote(data, 200) +
+          " must be a file written by safetensors.torch.save_file({\"input\": …, \"target\": …}, path)");
+  const std::map<std::string, train::TableColumn>& columns = result.table->columns();
+  std::vector<std::string> wanted, there, missing;
+  for (const auto& names : {model.positional, model.keywords})
+    for (const std::string& name : names)
+      if (!model.constants.contains(name)) wanted.push_back(name);
+  if (!model.computes_loss) wanted.emplace_back(kTarget);
+  for (const auto& [name, column] : columns) there.push_back(name);
+  for (const std::string& name : wanted)
+    if (!columns.contains(name)) missing.push_back(quote(name));
+  if (!missing.empty())
+    throw UsageError(
+        quote(data, 200) + " has no tensor " + join(missing, ", ") + "; it has " +
+            (there.empty() ? "none" : join(there, ", ")),
+        {},
+        model.computes_loss
+            ? "name the tensors after the model's inputs: " + join(wanted, ", ")
+            : "name the tensors after the model's inputs, and the labels 'target': " + join(wanted, ", ") +
+                  "; if the model computes its own loss, name that output with --loss-output");
+  for (const std::string& name : wanted) {
+    const train::TableColumn& column = columns.at(name);
+    if (column.shape.empty())
+      throw UsageError("the tensor " + quote(name) + " is a scalar", {}, "add a first dim for the examples");
+    const train::TableColumn& first = columns.at(wanted.front());
+    if (column.shape[0] != first.shape[0])
+      throw UsageError(str_cat("the tensor ", quote(name), " has ", column.shape[0], " examples, ",
+                               quote(wanted.front()), " has ", first.shape[0]),
+                       {}, "store the same number of examples (dim 0) in every tensor");
+    if (column.shape[0] == 0)
+      throw UsageError("the tensor " + quote(name) + " has no examples", {},
+                       "store at least one row in every tensor");
+    result.rows = column.shape[0];
+    const auto dtype = model.dtypes.find(name);
+    result.dtypes[name] = name == kTarget               ? target_dtype(model, loss, column.dtype)
+                          : dtype == model.dtypes.end() ? column.dtype
+                                                        : dtype->second;
+    if (name != kTarget) with_dtype(without_rows(column), result.dtypes[name], name);
+  }
+  return result;
+}
+
+void check_elements(const train::ArchiveModel& model, const TrainingTable& data, train::LossKind loss,
+                    std::int64_t rows, const std::optional<graph::ValueMeta>& output) {
+  constexpr std::int64_t chunk_bytes = std::int64_t{16} << 20, most_bytes = std::int64_t{1} << 30;
+  const graph::Graph& graph = model.archive->graph();
+  std::int64_t widest = 1;
+  for (const auto& [name, dtype] : data.dtypes)
+    if (is_integer(data.table->columns().at(name).dtype))
+      widest = std::max(widest, row_bytes(data.table->columns().at(name)));
+  const std::int64_t end = std::min(data.rows, rows_in(most_bytes, widest));
+  const std::int64_t chunk = rows_in(chunk_bytes, widest);
+  for (std::int64_t begin = 0; begin < end; begin += chunk) {
+    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(chunk, end - begin)));
+    std::iota(indices.begin(), indices.end(), begin);
+    // Of tensors that are not integers, one row is enough for the checks.
+    const auto take = [&](const std::string& name) {
+      const bool all = is_integer(data.table->columns().at(name).dtype);
+      return data.table->take(name, all ? indices : std::vector<std::int64_t>{begin});
+    };
+    std::vector<c10::IValue> leaves;
+    for (const graph::GraphInput& input : graph.inputs) {
+      const std::string& name = graph.value(input.value).name;
+      const bool read = data.dtypes.contains(name) && !input.constant;
+      leaves.push_back(read ? c10::IValue(with_dtype(take(name), data.dtypes.at(name), name))
+                            : c10::IValue());
+    }
+    check_tokens(graph, leaves);
+    if (output && !model.computes_loss)
+      check_target(take(kTarget).to(data.dtypes.at(kTarget)), rows, *output, loss);
+  }
+}
+
+std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
+                                                const train::ArchiveModel& model) {
+  const TrainingTable training = open_training_table(model, request.recipe.loss, request.data);
+  const bool validates = request.run.eval_every.has_value(), has_file = !request.validation_data.empty();
+  train::TensorDataOptions options{model.positional, model.keywords};
+  options.validation_fraction = validates && !has_file ? request.validation : 0;
+  options.order = {.shuffle = !request.no_shuffle, .drop_last = request.drop_last, .seed = request.run.seed};
+  options.dtypes = training.dtypes;
+  options.constants = model.constants;
+  options.has_target = !model.computes_loss;
+  if (validates && has_file)
+    options.validation = open_training_table(model, request.recipe.loss, request.validation_data).table;
+  return train::tensor_data(training.table, options);
+}
+
+void adopt_order(TrainSettings& request) {
+  if (!request.run.checkpoint.resume || request.no_shuffle || request.built_in()) return;
+  std::error_code error;
+  const fs::path& directory = *request.run.checkpoint.directory;
+  if (!fs::is_directory(directory, error)) return;
+  const std::vector<checkpoint::CheckpointLocation> all = checkpoint::list_checkpoints(directory);
+  const auto newest = std::find_if(all.rbegin(), all.rend(), [](const auto& it) { return it.complete; });
+  if (newest == all.rend()) return;
+  try {
+    const std::string config = checkpoint::Checkpoint(newest->path).note("config").value_or("");
+    for (const ConfigValue& item : read_config_text(config, newest->path.string()))
+      if (item.key == "no-shuffle") request.no_shuffle = std::get<bool>(item.value);
+  } catch (const Error&) {
+    return;  // damaged: the ranks search for an older one and report it
+  }
+}
+
+void resolve_data(TrainSettings& request, const train::DataSource& data) {
+  const std::int64_t batch = request.run.batch;
+  std::optional<std::int64_t> steps;
+  try {
+    steps = data.steps_of(std::max<std::int64_t>(request.epochs, 1), batch);
+  } catch (const UsageError& error) {
+    throw UsageError(error.message(), {},
+                     "use a smaller --batch, or --no-shuffle, with which batches wrap around");
+  }
+  if (request.epochs == 0) return;
+  if (!steps)
+    throw UsageError("--epochs needs data with an end", {}, "give the number of steps with --steps");
+  request.steps = request.run.steps = *steps;
+  request.epochs = 0;
+}
+
+}  // namespace penstock::tool

@@ -1,0 +1,53 @@
+// The examples of an exported model: the files of `--data`, and how the model takes their tensors.
+#pragma once
+
+#include "config/train_settings.h"
+
+#include <penstock/train/data.h>
+#include <penstock/train/model.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+//! The files that `--data` or `--validation-data` names: one or several files, directories or glob patterns,
+//! separated by commas. Files of a directory or pattern are sorted by name. Throws UsageError if a file does
+//! not exist, or if a directory or pattern has no `.safetensors` files.
+std::vector<std::string> data_files(const std::string& data);
+
+//! Whether the data files can be opened and have no `target`: the model then computes its own loss.
+bool lacks_target(const std::string& data);
+
+//! Open data files and what training reads from them.
+struct TrainingTable {
+  std::shared_ptr<const train::TensorTable> table;
+  std::map<std::string, at::ScalarType>
+      dtypes;  //!< of all tensors that are read, as model and loss take them
+  std::int64_t rows = 0;
+};
+
+//! Opens the files and checks the metadata of the tensors. Throws a UsageError that names all missing
+//! tensors.
+TrainingTable open_training_table(const train::ArchiveModel& model, train::LossKind loss,
+                                  const std::string& data);
+
+//! Checks the elements of the integer tensors, in bounded memory: that they fit the dtypes of the model, its
+//! embeddings and its classes. `output` is the output that the loss reads, for `rows` rows, if it is known.
+//! Reads at most the first GiB of each tensor. Throws UsageError.
+void check_elements(const train::ArchiveModel& model, const TrainingTable& data, train::LossKind loss,
+                    std::int64_t rows, const std::optional<graph::ValueMeta>& output);
+
+//! Opens the examples for an exported model.
+std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
+                                                const train::ArchiveModel& model);
+
+//! Sets the options that depend on the data: `--epochs` becomes `--steps`, and a resumed run keeps the file
+//! order of its checkpoint. Throws UsageError if a batch is larger than the data.
+void resolve_data(TrainSettings& request, const train::DataSource& data);
+//! Takes the order of the examples from the newest checkpoint if the run resumes.
+void adopt_order(TrainSettings& request);
+
+}  // namespace penstock::tool

@@ -22,8 +22,8 @@ namespace penstock::checkpoint {
 std::vector<Piece> module_pieces(const torch::nn::Module& module, const std::string& prefix = {});
 
 //! Returns the states of an optimizer (AdamW, Adam, SGD, Adagrad, RMSprop) for these parameters, with the
-//! regions of the parameters; numbers become 0-dim tensors. The `local` of each parameter must be the tensor that the
-//! optimizer holds. Parameters that were never updated have no states.
+//! regions of the parameters; numbers become 0-dim tensors. The `local` of each parameter must be the tensor
+//! that the optimizer holds. Parameters that were never updated have no states.
 std::vector<Piece> optimizer_pieces(const std::vector<Piece>& parameters,
                                     const torch::optim::Optimizer& optimizer);
 

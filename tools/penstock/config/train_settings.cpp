@@ -298,9 +298,8 @@ std::vector<std::string> TrainSettings::visit_outputs(
 
 std::vector<std::string> TrainSettings::idle() const {
   if (built_in())
-    return {"--split",           "--tp-plan",       "--balance",     "--loss",
-            "--label-smoothing", "--class-weights", "--loss-output", "--no-shuffle",
-            "--drop-last",       "--validation-data"};
+    return {"--split",         "--tp-plan",     "--balance",    "--loss",      "--label-smoothing",
+            "--class-weights", "--loss-output", "--no-shuffle", "--drop-last", "--validation-data"};
   return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
           "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
 }

@@ -314,7 +314,7 @@ class ToolTrainInvalidInput : public testing::TestWithParam<std::size_t> {
         for (std::size_t mine = next++; mine < outcomes_.size(); mine = next++) {
           Words words = mistakes()[mine].words;
           for (std::string& word : words) {
-            if (const auto at = word.find('@'); at != std::string::npos) word.replace(at, 1, *dir_ / "");
+            for (std::size_t at; (at = word.find('@')) != std::string::npos;) word.replace(at, 1, *dir_ / "");
             if (word.starts_with('%')) word.replace(0, 1, kArchives);
           }
           words.insert(words.begin(), PENSTOCK_TOOL);

@@ -54,6 +54,17 @@ void check_fraction(const std::optional<double>& value, const char* option) {
                      "give a fraction of --lr, such as 0.1");
 }
 
+// Sets the options of the chosen schedule that were not given.
+void resolve_learning_rate(train::LearningRateOptions& rate, std::int64_t steps) {
+  using enum LearningRateKind;
+  if (rate.kind != Constant && rate.kind != Step && !rate.final_fraction)
+    rate.final_fraction = rate.kind == OneCycle ? 4e-6 : 0.1;
+  if (rate.kind == WarmupStableDecay && !rate.decay) rate.decay = steps / 10;
+  if (rate.kind == Polynomial && !rate.power) rate.power = 1;
+  if (rate.kind == Step && !rate.gamma) rate.gamma = 0.1;
+  if (rate.kind == OneCycle && !rate.start_fraction) rate.start_fraction = 0.04;
+}
+
 // A number that is finite and not negative.
 std::optional<double> number_of(const std::string& text) {
   double number = 0;
@@ -170,6 +181,7 @@ void RecipeSettings::resolve(train::RunOptions& run, bool built_in) {
     warmup = std::max<std::int64_t>(run.steps * 3 / 10, 1);
   warmup = options.warmup = warmup.value_or(built_in ? 20 : 0);
   check_learning_rate(options);
+  resolve_learning_rate(options, run.steps);
   resolve_optimizer(run.optimizer);
   check_loss();
   run.parameters.rate_scales = read_rate_scales(rate_scales);

@@ -1,6 +1,7 @@
 // Opens checkpoints and provides access to their contents.
 #include "base/io/crc32.h"
 #include "base/text.h"
+#include "checkpoint/commit/access.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/commit/open_checkpoint.h"
 #include "checkpoint/pieces/read_region.h"
@@ -66,6 +67,15 @@ const SafetensorsFile& Checkpoint::Impl::file_of(const StoredTensor& tensor,
   return found;
 }
 
+void Checkpoint::Impl::index_tensors() {
+  locations.clear();
+  for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const StoredTensor& tensor = manifest.tensors[i];
+    locations.emplace(std::pair(tensor.name, tensor.state), i);
+    for (const std::string& alias : tensor.aliases) locations.emplace(std::pair(alias, tensor.state), i);
+  }
+}
+
 Diagnostics Checkpoint::Impl::verify_file(std::size_t index) const {
   const StoredFile& stored = manifest.files[index];
   Diagnostics found;
@@ -101,14 +111,20 @@ Diagnostics Checkpoint::Impl::verify_file(std::size_t index) const {
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& path) : impl_(std::make_unique<Impl>()) {
-  impl_->path = path;
+  impl_->path = impl_->directory = path;
   impl_->manifest = read_manifest(path);
-  const auto& tensors = impl_->manifest.tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    impl_->locations.emplace(std::pair(tensors[i].name, tensors[i].state), i);
-    for (const std::string& alias : tensors[i].aliases)
-      impl_->locations.emplace(std::pair(alias, tensors[i].state), i);
-  }
+  impl_->index_tensors();
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Checkpoint Access::checkpoint(std::unique_ptr<Checkpoint::Impl> impl) {
+  impl->index_tensors();
+  return Checkpoint(std::move(impl));
+}
+
+std::unique_ptr<Checkpoint::Impl> Access::release(Checkpoint checkpoint) {
+  return std::move(checkpoint.impl_);
 }
 
 Checkpoint::~Checkpoint() = default;
@@ -148,7 +164,7 @@ at::Tensor Checkpoint::read(const std::string& name, const std::string& state) c
   const PieceFile file_of = [&](const auto& piece) -> const SafetensorsFile& {
     return impl_->file_of(*stored, piece);
   };
-  read_part(*stored, file_of, FullTensor{}, tensor, report);
+  read_part(*stored, {file_of, impl_->has_checksums}, FullTensor{}, tensor, report);
   return tensor;
 }
 

@@ -70,6 +70,15 @@ std::string local_problem(const Piece& piece) {
                                                         : "the tensor does not have the shape of its region";
 }
 
+//! Finds a tensor by the name of the piece, else by its aliases: files of other programs contain a tied
+//! tensor under only one of its names.
+const StoredTensor* find_stored(const Checkpoint& checkpoint, const Piece& piece) {
+  const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
+  for (const std::string& alias : piece.aliases)
+    if (stored == nullptr) stored = checkpoint.find(alias, piece.state);
+  return stored;
+}
+
 Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& pieces,
                         const LoadOptions& options) {
   Findings found;
@@ -80,7 +89,7 @@ Findings compare_pieces(const Checkpoint& checkpoint, const std::vector<Piece>& 
       continue;
     }
     if (piece.kind == PieceKind::Optimizer) found.asks_states = true;
-    const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
+    const StoredTensor* stored = find_stored(checkpoint, piece);
     if (stored == nullptr) {
       if (piece.kind != PieceKind::Extra) found.missing.insert(title);
       continue;
@@ -148,12 +157,12 @@ LoadReport load_pieces(const Checkpoint& checkpoint, const Checkpoint::Impl& imp
   gather(found);
   LoadReport report = make_report(checkpoint, found, options);
   for (const Piece& piece : pieces) {
-    const StoredTensor* stored = checkpoint.find(piece.name, piece.state);
+    const StoredTensor* stored = find_stored(checkpoint, piece);
     if (stored == nullptr || stored->shape != piece.shape) continue;
     const PieceFile file_of = [&](const auto& held) -> const SafetensorsFile& {
       return impl.file_of(*stored, held);
     };
-    read_part(*stored, file_of, piece.region, piece.local, report);
+    read_part(*stored, {file_of, impl.has_checksums}, piece.region, piece.local, report);
   }
   return report;
 }

@@ -1,5 +1,6 @@
 // Checks a run before its ranks start.
 #include "base/text.h"
+#include "train/loop/initial_weights.h"
 #include "train/loop/optimizer.h"
 #include "train/model/assembly.h"
 #include "train/model/auto_plan.h"
@@ -80,6 +81,8 @@ bool is_complete(const checkpoint::CheckpointLocation& location) {
 void check_resume(const Model& model, const StagedModel& split, const RunOptions& options,
                   const std::vector<checkpoint::CheckpointLocation>& checkpoints) {
   const auto newest = std::find_if(checkpoints.rbegin(), checkpoints.rend(), is_complete);
+  if (newest == checkpoints.rend() && options.init)
+    return check_initial_weights(*options.init, model.state_metadata());
   if (newest == checkpoints.rend())
     throw UsageError("there is no complete checkpoint to resume from in " +
                          quote(options.checkpoint.directory->string(), 200),
@@ -108,6 +111,8 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
 
 void check_checkpoints(const Model& model, const StagedModel& split, const RunOptions& options) {
   const CheckpointOptions& checkpoint_options = options.checkpoint;
+  if (options.init && !checkpoint_options.resume)
+    check_initial_weights(*options.init, model.state_metadata());
   if (!checkpoint_options.directory) {
     if (checkpoint_options.resume) throw UsageError("resume needs a checkpoint directory");
     return;

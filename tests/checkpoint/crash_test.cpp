@@ -1,6 +1,6 @@
 // A crash at any operation or byte keeps the last complete checkpoint usable. Tested with a simulated disk
 // that loses unflushed data, and with killed processes.
-#include "checkpoint/commit/writer_access.h"
+#include "checkpoint/commit/access.h"
 #include "faulty_files.h"
 #include "support/counted_tensors.h"
 #include "support/process_ranks.h"

@@ -2,7 +2,7 @@
 // train, and a rank killed during a write loses only that checkpoint.
 #include "support/process_ranks.h"
 
-#include "checkpoint/commit/writer_access.h"
+#include "checkpoint/commit/access.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/counted_tensors.h"

@@ -107,6 +107,9 @@ class Checkpoint {
   struct Impl;
 
  private:
+  friend struct Access;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -2,6 +2,7 @@
 // set them directly.
 #pragma once
 
+#include <penstock/checkpoint/rename.h>
 #include <penstock/plan/schedule_choice.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/train/learning_rate.h>
@@ -13,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace penstock::train {
 
@@ -93,6 +95,13 @@ struct CheckpointOptions {
   StoragePolicy on_error = StoragePolicy::Stop;
 };
 
+//! Weights from which a new run starts, instead of the initial values of the model.
+struct InitialWeights {
+  std::filesystem::path path{};                   //!< what `checkpoint::open_weights` opens
+  std::vector<checkpoint::RenameRule> renames{};  //!< from the names in the file to those of the model
+  bool allow_partial = false;  //!< start even if tensors are missing, extra or have another shape
+};
+
 //! All options of a training run. It runs on the devices of the world (comm::InitOptions::device).
 struct RunOptions {
   ParallelOptions parallel{};
@@ -100,6 +109,9 @@ struct RunOptions {
   OptimizerOptions optimizer{};
   ParameterGroupOptions parameters{};
   CheckpointOptions checkpoint{};
+  //! Elements are cast to the dtypes of the model. A run that resumes takes its checkpoint instead. With this
+  //! option, a run may resume without a checkpoint: it then starts from these weights.
+  std::optional<InitialWeights> init{};
   std::int64_t steps = 100;
   std::int64_t batch = 16;            //!< examples per step, over all replicas
   std::int64_t accumulate = 1;        //!< parts of a batch that run through the pipeline one after the other

@@ -8,7 +8,7 @@
 #include "checkpoint/commit/directory_lock.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/commit/host_copies.h"
-#include "checkpoint/commit/writer_access.h"
+#include "checkpoint/commit/access.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/save_plan.h"
 

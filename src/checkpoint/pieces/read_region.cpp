@@ -98,14 +98,16 @@ at::Tensor region_of(const at::Tensor& local, const Region& local_part, const Ch
 }
 
 //! Fills `region`, the elements of `box`, from the chunk `held` of a stored piece.
-void read_box(const StoredTensor& stored, const StoredTensor::StoredPiece& piece, const SafetensorsFile& file,
+void read_box(const StoredTensor& stored, const StoredTensor::StoredPiece& piece, const PieceSource& source,
               const Chunk& held, const Box& box, const at::Tensor& region, LoadReport& report) {
+  const SafetensorsFile& file = source.file_of(piece);
   const bool direct = region.is_contiguous() && region.is_cpu() && region.scalar_type() == stored.dtype;
   const at::Tensor staging = direct ? region : at::empty(box.lengths, at::TensorOptions(stored.dtype));
   auto* bytes = static_cast<std::uint8_t*>(staging.mutable_data_ptr());
   const SafetensorsEntry& entry = file.entry(piece.key);
   read_runs(file, entry, runs_of(held.box, box), held.offset, c10::elementSize(stored.dtype), bytes, report);
-  if (staging.nbytes() == entry.nbytes() && crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
+  if (source.has_checksums && staging.nbytes() == entry.nbytes() &&
+      crc32c({bytes, staging.nbytes()}) != piece.crc32c) {
     throw CheckpointError(
         quote(file.path().string(), 200) + ": " + piece.key + " is damaged: its checksum does not match", {},
         "use an older checkpoint; `penstock checkpoint verify` lists all damage");
@@ -118,7 +120,7 @@ void read_box(const StoredTensor& stored, const StoredTensor::StoredPiece& piece
 
 }  // namespace
 
-void read_part(const StoredTensor& stored, const PieceFile& file_of, const Region& part,
+void read_part(const StoredTensor& stored, const PieceSource& source, const Region& part,
                const at::Tensor& local, LoadReport& report) {
   const at::NoGradGuard no_grad;
   std::vector<Region> parts;
@@ -134,8 +136,8 @@ void read_part(const StoredTensor& stored, const PieceFile& file_of, const Regio
         subtract(std::move(box), chunk.chunk.box, rest);
         if (!both) continue;
         const auto& piece = stored.pieces[chunk.part];
-        read_box(stored, piece, file_of(piece), chunk.chunk, *both,
-                 region_of(local.detach(), part, wanted, *both), report);
+        read_box(stored, piece, source, chunk.chunk, *both, region_of(local.detach(), part, wanted, *both),
+                 report);
       }
       missing = std::move(rest);
     }

@@ -2,6 +2,7 @@
 #include "train/loop/checkpoint_manager.h"
 
 #include "base/text.h"
+#include "train/loop/initial_weights.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -116,8 +117,8 @@ CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions&
   if (exist && !restarted && !checkpoint_options.resume)
     throw UsageError(quote(directory, 200) + " contains checkpoints of an earlier run", {},
                      "resume from the newest of them, or use another directory");
-  if (checkpoint_options.resume || (restarted && exist))
-    resume_.emplace(checkpoint::find_resume_point(directory, world));
+  const bool resumes = checkpoint_options.resume && (exist || !options.init);
+  if (resumes || (restarted && exist)) resume_.emplace(checkpoint::find_resume_point(directory, world));
   try {
     writer_ = std::make_unique<checkpoint::CheckpointWriter>(
         directory, world, checkpoint::WriterOptions{.keep = checkpoint_options.keep});
@@ -140,7 +141,7 @@ std::vector<std::string> CheckpointManager::messages() const {
 }
 
 void CheckpointManager::load(const Assembly& assembly) {
-  if (!resume_) return;
+  if (!resume_) return initialize(assembly);
   const bool any = options_.checkpoint.allow_partial;
   const checkpoint::LoadReport report = resume_->checkpoint.load(
       pieces_of(assembly), world_, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
@@ -152,6 +153,13 @@ void CheckpointManager::load(const Assembly& assembly) {
   report_titles(report.reshaped, "with a different shape in the checkpoint, initial values kept");
   copy_to_tied(assembly);
   assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
+}
+
+void CheckpointManager::initialize(const Assembly& assembly) {
+  if (!options_.init) return;
+  const std::vector<std::string> messages = load_initial_weights(*options_.init, pieces_of(assembly), world_);
+  messages_.insert(messages_.end(), messages.begin(), messages.end());
+  copy_to_tied(assembly);
 }
 
 Decisions CheckpointManager::decisions() const {

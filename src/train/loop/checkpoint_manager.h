@@ -37,7 +37,7 @@ class CheckpointManager {
   //! Newer checkpoints that were skipped, and differences from the run that wrote this one.
   std::vector<std::string> messages() const;
 
-  //! Loads parameters, buffers and optimizer states.
+  //! Loads parameters, buffers and optimizer states, or the initial weights of a new run.
   void load(const Assembly& assembly);
 
   //! Whether this run writes checkpoints.
@@ -52,6 +52,8 @@ class CheckpointManager {
   std::optional<std::filesystem::path> newest() const;
 
  private:
+  void initialize(const Assembly& assembly);
+
   comm::Group world_;
   const RunOptions& options_;
   checkpoint::Notes notes_;  // of the user

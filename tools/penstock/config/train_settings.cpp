@@ -95,6 +95,7 @@ void TrainSettings::declare(Settings& s) {
   s.add("--resume", run.checkpoint.resume, "continue from the newest complete checkpoint");
   s.add("--resume-partly", run.checkpoint.allow_partial,
         "with --resume: load the matching tensors of a checkpoint and report the others");
+  weights.declare(s);
   s.add("--max-restarts", max_restarts, "maximum number of restarts from the last checkpoint after failures");
   s.add("--timeout", timeout,
         "seconds to wait for a rank that is alive but makes no progress [PENSTOCK_TIMEOUT if set, else 300]");
@@ -163,6 +164,7 @@ void TrainSettings::resolve() {
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
   recipe.resolve(run, built_in());
+  weights.resolve(run);
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!timeout) {
     const auto unset = comm::operation_timeout(std::nullopt, comm::look_in_process);
@@ -269,8 +271,9 @@ std::vector<std::string> TrainSettings::visit_outputs(
   };
   make(output, "--output");
   make(tensorboard, "--tensorboard");
-  // With --resume the directory must already exist. If it does not, the ranks report it.
-  const bool writes = !checkpoint.empty() && (!run.checkpoint.resume || std::filesystem::exists(checkpoint));
+  // With --resume and without --init the directory must already exist. If it does not, the ranks report it.
+  const bool creates_it = !run.checkpoint.resume || run.init;
+  const bool writes = !checkpoint.empty() && (creates_it || std::filesystem::exists(checkpoint));
   const bool stops = run.checkpoint.on_error == train::StoragePolicy::Stop;
   try {
     if (writes) make(checkpoint, "--checkpoint");

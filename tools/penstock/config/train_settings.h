@@ -7,6 +7,7 @@
 #include "config/rank_counts.h"
 #include "config/recipe_settings.h"
 #include "config/settings.h"
+#include "config/weight_settings.h"
 
 #include <penstock/comm/world.h>
 #include <penstock/models/gpt_options.h>
@@ -26,6 +27,7 @@ struct TrainSettings {
   int default_ranks = 2;  //!< pipeline ranks if no option sets a number of ranks
   std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, eval_batches;
   RecipeSettings recipe;
+  WeightSettings weights;
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", schedule = "1F1B", loss_output, config;
   std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,

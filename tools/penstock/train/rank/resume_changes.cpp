@@ -25,7 +25,8 @@ const std::set<std::string>& uncompared() {
                                            "log-every",     "failure-log",  "timeline",
                                            "trace",         "profile",      "output",
                                            "sample",        "prompt",       "dashboard",
-                                           "steps"};
+                                           "steps",         "init",         "init-rename",
+                                           "init-partly"};
   return names;
 }
 

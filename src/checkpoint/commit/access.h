@@ -1,8 +1,9 @@
-// A checkpoint writer with other file system operations, for tests.
+// Access to private parts of checkpoints and writers.
 #pragma once
 
 #include "checkpoint/commit/files.h"
 
+#include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/writer.h>
 
 #include <filesystem>
@@ -11,6 +12,8 @@
 namespace penstock::checkpoint {
 
 struct Access {
+  static Checkpoint checkpoint(std::unique_ptr<Checkpoint::Impl> impl);
+  static std::unique_ptr<Checkpoint::Impl> release(Checkpoint checkpoint);
   //! `files` must outlive the writer.
   static CheckpointWriter writer(const std::filesystem::path& directory, const comm::Group& group,
                                  const WriterOptions& options, FileSystem& files);

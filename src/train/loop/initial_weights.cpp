@@ -1,0 +1,73 @@
+// Weights are opened as a checkpoint, so that loading them distributes them over the ranks of any topology.
+#include "train/loop/initial_weights.h"
+
+#include "base/text.h"
+
+#include <penstock/base/error.h>
+#include <penstock/checkpoint/weights.h>
+#include <penstock/value/tensor_meta.h>
+
+#include <algorithm>
+
+namespace penstock::train {
+namespace {
+
+constexpr const char* kMismatchHint =
+    "map the names with rename rules (init-rename), or load only the tensors that match (init-partly)";
+
+checkpoint::LoadOptions load_options(const InitialWeights& weights) {
+  const bool any = weights.allow_partial;
+  return {.allow_missing = any, .allow_extra = any, .allow_reshaped = any, .convert_dtypes = true};
+}
+
+// A partial load that loads nothing is a mistake in the names.
+void check_any(const checkpoint::Checkpoint& weights, const checkpoint::LoadReport& report,
+               std::size_t requested) {
+  if (requested > 0 && report.missing.size() + report.reshaped.size() >= requested)
+    throw UsageError("no tensor of " + quote(weights.path().string(), 200) + " matches the model", {},
+                     "map the names with rename rules (init-rename)");
+}
+
+// Casts change the precision of a number, not its meaning.
+void check_dtypes(const checkpoint::Checkpoint& weights, const std::vector<checkpoint::Piece>& pieces) {
+  for (const checkpoint::Piece& piece : pieces) {
+    const checkpoint::StoredTensor* const stored = weights.find(piece.name);
+    if (stored == nullptr || stored->dtype == piece.local.scalar_type()) continue;
+    if (at::isFloatingType(stored->dtype) == at::isFloatingType(piece.local.scalar_type())) continue;
+    throw UsageError(str_cat(piece.name, " of ", quote(weights.path().string(), 200), " has dtype ",
+                             value::dtype_name(stored->dtype), ", but the model has ",
+                             value::dtype_name(piece.local.scalar_type())),
+                     {}, "store it as a floating-point tensor; quantized weights cannot be trained");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> load_initial_weights(const InitialWeights& weights,
+                                              std::vector<checkpoint::Piece> pieces,
+                                              const comm::Group& world) {
+  std::erase_if(pieces, [](const checkpoint::Piece& piece) { return !piece.state.empty(); });
+  const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
+  const checkpoint::LoadReport report = opened.load(pieces, world, load_options(weights));
+  std::vector<std::string> messages{"initial weights from " + opened.path().string()};
+  const auto add = [&](const std::vector<std::string>& titles, const std::string& what) {
+    if (!titles.empty()) messages.push_back(what + ": " + join(titles, ", "));
+  };
+  add(report.missing, "not in the weights, initial values of the model kept");
+  add(report.extra, "in the weights but not in the model");
+  add(report.reshaped, "with a different shape in the weights, initial values of the model kept");
+  return messages;
+}
+
+void check_initial_weights(const InitialWeights& weights, const std::vector<checkpoint::Piece>& pieces) {
+  const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
+  if (pieces.empty()) return;
+  try {
+    check_any(opened, opened.compare(pieces, load_options(weights)), pieces.size());
+  } catch (const checkpoint::CheckpointError& error) {
+    throw UsageError(error.message(), error.context(), kMismatchHint);
+  }
+  check_dtypes(opened, pieces);
+}
+
+}  // namespace penstock::train

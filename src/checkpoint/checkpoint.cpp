@@ -123,6 +123,10 @@ Checkpoint Access::checkpoint(std::unique_ptr<Checkpoint::Impl> impl) {
   return Checkpoint(std::move(impl));
 }
 
+const Checkpoint::Impl& Access::impl(const Checkpoint& checkpoint) {
+  return *checkpoint.impl_;
+}
+
 std::unique_ptr<Checkpoint::Impl> Access::release(Checkpoint checkpoint) {
   return std::move(checkpoint.impl_);
 }

@@ -1,5 +1,5 @@
-// Converts between a checkpoint and a single safetensors file, so that Python and other tools can read
-// checkpoints and Penstock can continue to train models from elsewhere.
+// Converts between a checkpoint and safetensors files, so that Python and other tools can read checkpoints
+// and Penstock can continue to train models from elsewhere.
 #pragma once
 
 #include <penstock/checkpoint/checkpoint.h>
@@ -19,11 +19,21 @@ enum class ExportContent {
 void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::path& file,
                         ExportContent content = ExportContent::Model);
 
-//! Converts a file to the checkpoint DIRECTORY/step-N and returns its path. N is the step recorded by
-//! `export_safetensors`, else 0. Restores optimizer states, extras and notes exported with Everything. Throws
-//! UsageError if that checkpoint exists, unless `overwrite`; StorageError if a run is writing to the
-//! directory.
-std::filesystem::path import_safetensors(const std::filesystem::path& file,
+//! Writes the format of Hugging Face to a directory, which it creates: files
+//! `model-00001-of-0000N.safetensors` of at most `max_bytes` bytes of tensors, in the order of their names,
+//! and `model.safetensors.index.json`. A larger tensor gets a file of its own. If one file is enough, it is
+//! called `model.safetensors` and has no index. Replaces and removes such files of an earlier export. Returns
+//! the path of the index or of the only file.
+std::filesystem::path export_sharded_safetensors(const Checkpoint& checkpoint,
+                                                 const std::filesystem::path& directory,
+                                                 std::uint64_t max_bytes,
+                                                 ExportContent content = ExportContent::Model);
+
+//! Converts a safetensors file, or weights in the format of Hugging Face (a directory or index), to the
+//! checkpoint DIRECTORY/step-N and returns its path. N is the step recorded by an export, else 0. Restores
+//! optimizer states, extras and notes exported with Everything. Throws UsageError if that checkpoint exists,
+//! unless `overwrite`; StorageError if a run is writing to the directory.
+std::filesystem::path import_safetensors(const std::filesystem::path& source,
                                          const std::filesystem::path& directory, bool overwrite = false);
 
 //! Opens the checkpoint at a path: the directory of one step, or a directory of checkpoints, of which it

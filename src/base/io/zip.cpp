@@ -17,7 +17,7 @@ namespace penstock {
 namespace {
 
 constexpr std::uint32_t kLocalMark = 0x04034b50, kEntryMark = 0x02014b50, kEndMark = 0x06054b50,
-                        kEnd64Mark = 0x06064b50, kLocator64Mark = 0x07064b50;
+                        kEnd64Mark = 0x06064b50, kLocator64Mark = 0x07064b50, kDescriptorMark = 0x08074b50;
 constexpr std::size_t kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20, kEntrySize = 46, kLocalSize = 30;
 
 //! Reads a little-endian integer. Precondition: it is within the bytes.
@@ -126,7 +126,8 @@ void ZipFile::read_directory(const Directory& directory) {
                   .size = number_at<std::uint32_t>(table, at + 24),
                   .stored = number_at<std::uint32_t>(table, at + 20),
                   .crc = number_at<std::uint32_t>(table, at + 16),
-                  .method = number_at<std::uint16_t>(table, at + 10)};
+                  .method = number_at<std::uint16_t>(table, at + 10),
+                  .entry = directory.offset + at};
     std::string name(reinterpret_cast<const char*>(table.data()) + at + kEntrySize, name_size);
     const auto extra = table.subspan(at + kEntrySize + name_size, extra_size);
     for (std::size_t e = 0; e + 4 <= extra.size();) {
@@ -174,7 +175,7 @@ std::vector<std::uint8_t> ZipFile::read(const std::string& name) const {
   return bytes;
 }
 
-void ZipFile::read(const std::string& name, std::span<std::uint8_t> target) const {
+ZipFile::Location ZipFile::locate(const std::string& name) const {
   const Record& record = find(name);
   if (record.method != 0 || record.stored != record.size) {
     throw ParseError(shown(path_) + ": record " + shown(name) + " is compressed", {},
@@ -188,10 +189,28 @@ void ZipFile::read(const std::string& name, std::span<std::uint8_t> target) cons
       kLocalSize + number_at<std::uint16_t>(local, 26) + number_at<std::uint16_t>(local, 28);
   const std::uint64_t room = size_ - record.offset;
   if (room < skip || room - skip < record.size) fail("record " + shown(name) + " is truncated");
-  if (target.size() != record.size)
+  constexpr std::uint64_t local_checksum = 14, entry_checksum = 16;
+  Location location{
+      record.offset + skip, record.size, {record.offset + local_checksum, record.entry + entry_checksum}};
+  constexpr std::uint16_t has_descriptor = 8;
+  if ((number_at<std::uint16_t>(local, 6) & has_descriptor) == 0) return location;
+  // A descriptor after the data, with an optional mark, repeats the checksum; that of the header may be 0.
+  if (number_at<std::uint32_t>(local, local_checksum) == 0)
+    location.checksums.erase(location.checksums.begin());
+  const std::uint64_t after = location.data + location.size;
+  if (size_ - after < 8) return location;
+  const bool marked = number_at<std::uint32_t>(bytes_at(after, 4), 0) == kDescriptorMark;
+  location.checksums.push_back(after + (marked ? 4 : 0));
+  return location;
+}
+
+void ZipFile::read(const std::string& name, std::span<std::uint8_t> target) const {
+  const Location location = locate(name);
+  if (target.size() != location.size)
     throw UsageError("record " + shown(name) + " and the target differ in size");
-  read_at(record.offset + skip, target);
-  if (crc32(target) != record.crc) fail("record " + shown(name) + " is damaged: the checksum does not match");
+  read_at(location.data, target);
+  if (crc32(target) != find(name).crc)
+    fail("record " + shown(name) + " is damaged: the checksum does not match");
 }
 
 }  // namespace penstock

@@ -32,6 +32,14 @@ class ZipFile {
   //! In bytes. Throws a ParseError if the record is missing or larger than the file.
   std::uint64_t size(const std::string& name) const;
 
+  //! The byte offsets of a record in the file.
+  struct Location {
+    std::uint64_t data = 0, size = 0;
+    std::vector<std::uint64_t> checksums{};  //!< of each stored copy of its CRC-32, 4 bytes
+  };
+  //! Throws like `read`, except for a checksum that does not match.
+  Location locate(const std::string& name) const;
+
  private:
   struct Record {
     std::uint64_t offset = 0;  //!< of the local header
@@ -39,6 +47,7 @@ class ZipFile {
     std::uint64_t stored = 0;
     std::uint32_t crc = 0;
     std::uint16_t method = 0;
+    std::uint64_t entry = 0;  //!< offset of its entry in the directory
   };
 
   struct Directory {

@@ -13,6 +13,7 @@ namespace penstock::checkpoint {
 
 struct Access {
   static Checkpoint checkpoint(std::unique_ptr<Checkpoint::Impl> impl);
+  static const Checkpoint::Impl& impl(const Checkpoint& checkpoint);
   static std::unique_ptr<Checkpoint::Impl> release(Checkpoint checkpoint);
   //! `files` must outlive the writer.
   static CheckpointWriter writer(const std::filesystem::path& directory, const comm::Group& group,

@@ -4,6 +4,7 @@
 #include "checkpoint/commit/access.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/commit/open_checkpoint.h"
+#include "checkpoint/weights/hub_names.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/convert.h>
@@ -17,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kIndexName = "model.safetensors.index.json", *kFileName = "model.safetensors";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
 
 using WeightsImpl = std::unique_ptr<Checkpoint::Impl>;
@@ -108,15 +108,15 @@ WeightsImpl open_any(const fs::path& path) {
     throw UsageError(shown + " is not a .safetensors file", {},
                      "store the weights with save_file of the Python package safetensors");
   }
-  if (fs::exists(path / kIndexName)) return open_index(path, path / kIndexName);
-  if (fs::exists(path / kFileName)) return open_file(path / kFileName);
+  if (fs::exists(path / kHubIndexName)) return open_index(path, path / kHubIndexName);
+  if (fs::exists(path / kHubFileName)) return open_file(path / kHubFileName);
   try {
     return open_run(path);
   } catch (const CheckpointError& error) {
     if (fs::exists(path / kManifestName) || !list_checkpoints(path).empty()) throw;
-    throw UsageError(
-        shown + " contains no weights", {},
-        str_cat("give a directory with ", kFileName, " or ", kIndexName, ", or a directory of checkpoints"));
+    throw UsageError(shown + " contains no weights", {},
+                     str_cat("give a directory with ", kHubFileName, " or ", kHubIndexName,
+                             ", or a directory of checkpoints"));
   }
 }
 
@@ -152,6 +152,15 @@ void rename_all(Checkpoint::Impl& impl, const std::vector<RenameRule>& rules) {
 }
 
 }  // namespace
+
+Checkpoint open_safetensors(const fs::path& file) {
+  return Access::checkpoint(open_file(file));
+}
+
+SafetensorsMetadata file_metadata(const Checkpoint& weights) {
+  return Access::impl(weights).manifest.files.empty() ? SafetensorsMetadata{}
+                                                      : Access::impl(weights).file(0).metadata();
+}
 
 Checkpoint open_weights(const fs::path& path, const std::vector<RenameRule>& rules) {
   WeightsImpl impl = open_any(path);

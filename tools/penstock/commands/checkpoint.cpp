@@ -1,11 +1,11 @@
 // `penstock checkpoint inspect|verify|convert`: lists the contents of a checkpoint, verifies its checksums,
-// and converts between a checkpoint and a single safetensors file.
+// and converts between checkpoints and other formats (convert.cpp).
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
+#include "commands/convert.h"
 #include "report/text_table.h"
-#include "train/preflight/output_paths.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/convert.h>
@@ -164,69 +164,33 @@ int verify(const std::string& path, bool as_json) {
   return good ? 0 : 1;
 }
 
-//! The arguments of `convert`.
-struct Conversion {
-  std::string from, to;
-  bool everything = false, force = false;
-};
-
-std::string to_file(const Conversion& request) {
-  if (fs::is_directory(request.to))
-    throw UsageError(quote(request.to, 200) + " is a directory", {},
-                     "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
-  check_safetensors_output(request.to, "TARGET");
-  if (fs::exists(request.to) && !request.force)
-    throw UsageError(quote(request.to, 200) + " already exists", {},
-                     "use --force to overwrite it, or choose another name");
-  export_safetensors(
-      checkpoint::open_checkpoint(request.from), request.to,
-      request.everything ? checkpoint::ExportContent::Everything : checkpoint::ExportContent::Model);
-  return request.to;
-}
-
-std::string to_directory(const Conversion& request) {
-  if (fs::exists(request.to) && !fs::is_directory(request.to))
-    throw UsageError(quote(request.to, 200) + " is a file", {},
-                     "convert FILE.safetensors DIR needs a directory as its target");
-  try {
-    return checkpoint::import_safetensors(request.from, request.to, request.force);
-  } catch (const UsageError& error) {
-    if (!error.message().ends_with(" exists")) throw;
-    throw UsageError(error.message(), error.context(),
-                     "use --force to overwrite it, or choose another directory");
-  }
-}
-
-int convert(const Conversion& request, bool as_json) {
-  const std::string created = fs::is_directory(request.from) ? to_file(request) : to_directory(request);
-  JsonWriter json;
-  json.begin_object().field("made", created).end_object();
-  print(as_json ? json.text() + "\n" : "made " + created + "\n");
-  return 0;
-}
-
 }  // namespace
 
 int checkpoint_command(Arguments& arguments) {
-  std::string action, path, target;
-  bool everything = false, force = false;
+  std::string action, path;
+  Conversion request;
   arguments.positional("ACTION", action, "inspect, verify or convert");
-  arguments.positional("PATH", path,
-                       "a checkpoint, or a directory of checkpoints (inspect and convert use the newest)");
-  arguments.positional("TARGET", target, "convert: the FILE.safetensors or checkpoint directory to write",
+  arguments.positional(
+      "PATH", path,
+      "a checkpoint, or a directory of checkpoints (inspect and convert use the newest); convert: also "
+      "a FILE.safetensors or Hugging Face directory");
+  arguments.positional("TARGET", request.to, "convert: the FILE.safetensors, FILE.pt2 or directory to write",
                        Arguments::Need::Optional);
-  arguments.flag("--everything", everything,
+  arguments.option("--max-shard-size", request.max_shard_size,
+                   "convert: write a Hugging Face directory with files of at most this size, such as 5GB");
+  arguments.option("--model", request.model,
+                   "convert: the exported model that was trained; the target is a copy with the new weights");
+  arguments.flag("--everything", request.everything,
                  "convert: include optimizer state and notes, not only the model");
-  arguments.flag("--force", force, "convert: overwrite an existing file or checkpoint");
+  arguments.flag("--force", request.force, "convert: overwrite an existing file or checkpoint");
   arguments.parse();
-  if (action != "convert" && !target.empty()) throw UsageError("checkpoint " + action + " takes one path");
+  if (action != "convert" && !request.to.empty())
+    throw UsageError("checkpoint " + action + " takes one path");
   if (action == "inspect") return inspect(path, arguments.json());
   if (action == "verify") return verify(path, arguments.json());
   if (action == "convert") {
-    if (target.empty())
-      throw UsageError("checkpoint convert needs a target", {},
-                       "use convert DIR FILE.safetensors, or convert FILE.safetensors DIR");
-    return convert({path, target, everything, force}, arguments.json());
+    request.from = path;
+    return convert_checkpoint(request, arguments.json());
   }
   throw UsageError("unknown checkpoint action " + quote(action), {},
                    did_you_mean(action, {"inspect", "verify", "convert"}, "use inspect, verify or convert"));

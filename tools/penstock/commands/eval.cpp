@@ -9,6 +9,7 @@
 #include "commands/launching.h"
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
+#include "commands/trained_weights.h"
 #include "parallel/graph/require_parallel_plan.h"
 #include "train/display/failure_report.h"
 #include "train/preflight/model_checks.h"
@@ -37,7 +38,7 @@ namespace penstock::tool {
 namespace {
 
 struct EvalJob {
-  std::string model, input, output;
+  std::string model, input, output, checkpoint;
   SplitOptions split;
   RankOptions rank_options;
   RankCounts ranks;
@@ -96,8 +97,7 @@ struct Loaded {
 //! Loads the model and the examples of a replica. Throws UsageError if they do not match each other or the
 //! ranks.
 Loaded load(const EvalJob& job, int replica) {
-  const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(job.model));
-  const graph::Graph& graph = archive->graph();
+  const auto [graph, source] = open_with_weights(job.model, job.checkpoint, job.input);
   const ModelData all = read_model_data(graph, job.input);
   check_example_shapes(graph, all.leaves, job.input);
   check_tokens(graph, all.leaves);
@@ -115,9 +115,6 @@ Loaded load(const EvalJob& job, int replica) {
   for (const std::int64_t count : value::chunk_sizes(data.rows, microbatches))
     check_inputs(graph, rows_of(data.leaves, 0, count));
   const std::vector<c10::IValue> example = data.example(microbatches);
-  const pipe::TensorSource source = [archive](const std::vector<graph::Slot>& slots) {
-    return archive->load(slots);
-  };
   pipe::Pipe pipe(graph, source, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks.pp != 0) {
@@ -219,13 +216,15 @@ void run_rank(const EvalJob& job, const comm::World& world) {
 std::vector<std::string> command_line_of(const EvalJob& job, const graph::SplitPositions& positions) {
   std::vector<std::string> numbers;
   for (const std::size_t position : positions) numbers.push_back(std::to_string(position));
-  std::vector<std::string> args{job.model, "--input", job.input, "--output", job.output};
+  std::vector<std::string> args{"--input", job.input, "--output", job.output};
+  if (!job.model.empty()) args.insert(args.begin(), job.model);
   args.insert(args.end(), {"--pp", std::to_string(job.ranks.pp), "--dp", std::to_string(job.ranks.dp)});
   args.insert(args.end(), {"--tp", std::to_string(job.ranks.tp), "--schedule", job.rank_options.schedule});
   if (job.rank_options.microbatches)
     args.insert(args.end(), {"--microbatches", std::to_string(*job.rank_options.microbatches)});
   args.insert(args.end(), {"--backend", job.rank_options.backend});
   args.insert(args.end(), {"--device", job.rank_options.device == DeviceChoice::Cuda ? "cuda" : "cpu"});
+  if (!job.checkpoint.empty()) args.insert(args.end(), {"--checkpoint", job.checkpoint});
   if (!positions.empty()) args.insert(args.end(), {"--cuts", join(numbers, ",")});
   if (job.json) args.emplace_back("--json");
   if (job.verbosity.quiet) args.emplace_back("--quiet");
@@ -245,11 +244,14 @@ graph::SplitPositions check(const EvalJob& job) {
 
 int eval_command(Arguments& arguments) {
   EvalJob job;
-  arguments.positional("MODEL.pt2", job.model, "an archive written by torch.export.save");
+  arguments.positional("MODEL.pt2", job.model,
+                       "an archive written by torch.export.save [with --checkpoint: the built-in GPT]",
+                       Arguments::Need::Optional);
   arguments.option("--input", job.input,
                    "a safetensors file with one tensor per model input; dim 0 is the example index",
                    Arguments::Need::Required);
   arguments.option("--output", job.output, "the safetensors file for the outputs", Arguments::Need::Required);
+  arguments.option("--checkpoint", job.checkpoint, kTrainedHelp);
   job.split.declare(arguments);
   job.rank_options.declare(arguments, "GPipe");
   job.verbosity.declare(arguments);

@@ -5,6 +5,7 @@
 #include "commands/commands.h"
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
+#include "commands/trained_weights.h"
 #include "graph/passes/graph_costs.h"
 #include "graph/run/node_profile.h"
 #include "report/stages.h"
@@ -135,11 +136,10 @@ std::vector<c10::IValue> example_of(const graph::Graph& graph, const std::string
   return data.example(data.microbatches_for(graph, std::nullopt, 1));
 }
 
-std::string profile_of(const graph::Pt2Archive& archive, const std::string& input) {
+std::string profile_of(const OpenedModel& model, const std::string& input) {
   at::set_num_threads(1);
-  const graph::Graph& graph = archive.graph();
-  const graph::GraphModule module(graph, archive.load(graph.slots));
-  return profile_text(graph, profile_nodes(module, example_of(graph, input)));
+  const graph::GraphModule module(model.graph, model.source(model.graph.slots));
+  return profile_text(model.graph, profile_nodes(module, example_of(model.graph, input)));
 }
 
 }  // namespace
@@ -148,8 +148,11 @@ int inspect_command(Arguments& arguments) {
   std::string file;
   SplitOptions split;
   InspectFormat format = InspectFormat::Summary;
-  std::string input, output;
-  arguments.positional("MODEL.pt2", file, "an archive written by torch.export.save");
+  std::string input, output, checkpoint;
+  arguments.positional("MODEL.pt2", file,
+                       "an archive written by torch.export.save [with --checkpoint: the built-in GPT]",
+                       Arguments::Need::Optional);
+  arguments.option("--checkpoint", checkpoint, kTrainedHelp);
   split.declare(arguments);
   arguments.choice<InspectFormat>("--as", format,
                                   {{"summary", InspectFormat::Summary},
@@ -167,17 +170,14 @@ int inspect_command(Arguments& arguments) {
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
-  const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(file));
+  const OpenedModel model = open_with_weights(file, checkpoint, input);
   if (format == InspectFormat::Profile) {
-    write_output(output, profile_of(*archive, input));
+    write_output(output, profile_of(model, input));
     return 0;
   }
   std::vector<c10::IValue> example;
-  if (measures) example = example_of(archive->graph(), input);
-  const pipe::TensorSource source = [archive](const std::vector<graph::Slot>& slots) {
-    return archive->load(slots);
-  };
-  const pipe::Pipe pipe(archive->graph(), source, split.spec().value_or(pipe::AtMarks{}), {}, example);
+  if (measures) example = example_of(model.graph, input);
+  const pipe::Pipe pipe(model.graph, model.source, split.spec().value_or(pipe::AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));
     return 0;

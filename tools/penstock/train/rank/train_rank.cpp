@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "commands/trained_gpt.h"
 #include "train/display/train_display.h"
 #include "train/preflight/train_checks.h"
 #include "train/preflight/training_data.h"
@@ -131,6 +132,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     const auto data = train::text_data(text.content, vocabulary,
                                        {request.gpt.context, request.validation, request.run.seed});
     const auto model = train::gpt_model(sized.gpt, request.run.seed);
+    extras.notes.emplace(kVocabularyNote, vocabulary_note(vocabulary));
     const bool samples = request.sample > 0 && !json && !display.quiet;
     extras.gather_parameters = samples;
     const auto observer = make_display(display);

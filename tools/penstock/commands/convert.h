@@ -1,0 +1,20 @@
+// `penstock checkpoint convert`.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace penstock::tool {
+
+//! The arguments of `convert`.
+struct Conversion {
+  std::string from, to;
+  std::string model;           //!< an archive; empty unless `to` is one
+  std::string max_shard_size;  //!< such as `5GB`; empty: one file
+  bool everything = false, force = false;
+};
+
+//! Converts and prints the path that it made.
+int convert_checkpoint(const Conversion& request, bool as_json);
+
+}  // namespace penstock::tool

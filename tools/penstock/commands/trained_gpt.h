@@ -1,0 +1,29 @@
+// The built-in GPT of a checkpoint.
+#pragma once
+
+#include <penstock/graph/capture.h>
+#include <penstock/models/gpt.h>
+#include <penstock/train/data.h>
+
+#include <string>
+
+namespace penstock::tool {
+
+struct TrainedGpt {
+  models::Gpt model;
+  train::Vocabulary vocabulary;
+};
+
+//! Loads the GPT that `penstock train` has stored at `path`: a checkpoint, or a directory of checkpoints.
+//! Throws UsageError if it is not a checkpoint of the GPT.
+TrainedGpt load_trained_gpt(const std::string& path);
+
+//! Records the graph of this GPT for any number of rows of `tokens`, which have the length of those in the
+//! safetensors file `input`, or that of the context if it is empty.
+graph::Captured capture_trained_gpt(const std::string& path, const std::string& input);
+
+//! The note in which a checkpoint of the GPT has its vocabulary: the bytes in hexadecimal digits.
+inline constexpr const char* kVocabularyNote = "vocabulary";
+std::string vocabulary_note(const train::Vocabulary& vocabulary);
+
+}  // namespace penstock::tool

@@ -1,0 +1,39 @@
+// Exported models with the weights of a checkpoint.
+#pragma once
+
+#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/graph/pt2.h>
+#include <penstock/pipe/pipe.h>
+
+#include <memory>
+#include <string>
+
+namespace penstock::tool {
+
+constexpr const char* kTrainedHelp =
+    "use the weights of a checkpoint (or of a directory of checkpoints: the newest), a .safetensors file or "
+    "a "
+    "Hugging Face directory, instead of those in the archive";
+
+//! Opens weights. Throws UsageError, which lists every difference, if they are not the state_dict of the
+//! model.
+checkpoint::Checkpoint open_trained_weights(const graph::Graph& graph, const std::string& path);
+
+//! Reads the tensors of the archive, with the values of the weights at `path` unless it is empty. Reads only
+//! the requested tensors.
+pipe::TensorSource tensor_source(const std::shared_ptr<const graph::Pt2Archive>& archive,
+                                 const std::string& path);
+
+//! A model that a command runs or shows.
+struct OpenedModel {
+  graph::Graph graph;
+  pipe::TensorSource source;
+};
+
+//! Opens an exported model with the weights at `checkpoint`, unless it is empty. Without a model, opens the
+//! built-in GPT of the checkpoint, for the length of the `tokens` in the file `input`, or for its full
+//! context without a file. Throws UsageError if neither is given.
+OpenedModel open_with_weights(const std::string& model, const std::string& checkpoint,
+                              const std::string& input);
+
+}  // namespace penstock::tool

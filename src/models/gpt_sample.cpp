@@ -2,22 +2,10 @@
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
 namespace penstock::models {
 namespace {
-
-std::int64_t choose(const at::Tensor& logits, const SampleOptions& options, at::Generator& generator) {
-  if (options.temperature <= 0) return logits.argmax().item<std::int64_t>();
-  // The CPU draws, so that a seed gives the same text on every device.
-  at::Tensor scores = logits.to(torch::kCPU, torch::kFloat) / options.temperature;
-  if (options.top && *options.top < scores.size(0)) {
-    const at::Tensor least = std::get<0>(scores.topk(*options.top)).min();
-    scores = scores.masked_fill(scores < least, -std::numeric_limits<double>::infinity());
-  }
-  return torch::multinomial(scores.softmax(0), 1, false, generator).item<std::int64_t>();
-}
 
 // Sets evaluation mode; restores the previous mode on destruction.
 class EvalMode {
@@ -39,9 +27,10 @@ class EvalMode {
 std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>& prompt,
                                  const SampleOptions& options) {
   if (prompt.empty()) throw UsageError("the prompt must have at least one token");
+  check(options);
   const torch::NoGradGuard no_grad;
   const EvalMode eval(model);
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
+  at::Generator generator = sample_generator(options);
   std::vector<std::int64_t> text = prompt;
   const auto context = static_cast<std::size_t>(model.options().context);
   const at::Device device = model.token->weight.device();
@@ -56,7 +45,7 @@ std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>
     const std::vector<std::int64_t> fresh(text.begin() + static_cast<std::ptrdiff_t>(seen), text.end());
     const at::Tensor logits = model.forward(torch::tensor(fresh).unsqueeze(0).to(device), cache);
     seen = text.size();
-    text.push_back(choose(logits[0][-1], options, generator));
+    text.push_back(choose_token(logits[0][-1], options, generator));
   }
   return text;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <penstock/models/gpt_options.h>
+#include <penstock/models/sampling.h>
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
@@ -114,14 +115,6 @@ TORCH_MODULE(Gpt);
 //! Initializes the parameters. The values depend only on the seed and the parameter name, so every split of
 //! the model starts from the same values, on every device.
 void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
-
-//! How tokens are sampled.
-struct SampleOptions {
-  std::int64_t tokens = 100;
-  double temperature = 0.8;           //!< 0: greedy
-  std::optional<std::int64_t> top{};  //!< sample only from the `top` most likely tokens
-  std::uint64_t seed = 0;
-};
 
 //! Continues a prompt of at least one token. `model` must be complete. The context window slides if the text
 //! becomes longer than it.

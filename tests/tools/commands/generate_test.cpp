@@ -1,0 +1,83 @@
+// `penstock generate` through the real binaries: exported models compared with a loop in Python, the GPT with
+// the sample of its training run.
+#include "support/lines.h"
+#include "support/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace penstock::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
+  const char* given = std::getenv("PENSTOCK_PYTHON");
+  const std::string interpreter = given != nullptr && *given != '\0' ? given : "python3";
+  const TempDir dir;
+  const Outcome made = run_program(
+      {interpreter, PENSTOCK_SOURCE_DIR "/tests/tools/commands/generated_tokens.py", "make", dir.path()});
+  if (made.code == 77) GTEST_SKIP() << "this Python lacks torch, numpy or safetensors";
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string other = "--checkpoint=" + dir / "other.safetensors";
+  // The cases of the script.
+  const std::vector<std::vector<std::string>> cases = {
+      {"dynamic.pt2", "--greedy"},
+      {"dynamic.pt2", "--temperature=1.5", "--seed=4"},
+      {"dynamic.pt2", "--temperature=0.9", "--top-k=5", "--seed=5"},
+      {"dynamic.pt2", "--temperature=1.2", "--top-p=0.7", "--seed=6"},
+      {"dynamic.pt2", other, "--temperature=1.1", "--top-k=9", "--top-p=0.9", "--seed=7"},
+      {"fixed.pt2", "--temperature=0"},
+      {"fixed.pt2", "--temperature=1", "--top-k=4", "--top-p=0.8", "--seed=8"}};
+  const std::vector<std::string> expected = lines_of(made.out);
+  ASSERT_EQ(expected.size(), cases.size());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    std::vector<std::string> words{"generate", dir / cases[i][0], "--prompt-tokens=3,1,4", "--max-tokens=15"};
+    words.insert(words.end(), cases[i].begin() + 1, cases[i].end());
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, expected[i] + "\n") << "case " << i;
+  }
+  const auto refused = [&](std::vector<std::string> words, const std::string& text) {
+    words.insert(words.begin(), "generate");
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(text));
+  };
+  const std::string model = dir / "dynamic.pt2";
+  refused({dir / "acausal.pt2", "--prompt-tokens=3,1"}, "the model is not causal");
+  refused({model}, "needs a prompt of tokens");
+  refused({model, "--prompt=a"}, "an exported model has no vocabulary");
+  refused({model, "--prompt-tokens=3,x"}, "'x' is not a token");
+  refused({model, "--prompt-tokens=13"}, "13");
+  refused({model, "--prompt-tokens=3", "--greedy", "--top-k=2"}, "--greedy always takes");
+  refused({model, "--prompt-tokens=3", "--top-k=0"}, "--top-k must be at least 1");
+  refused({model, "--prompt-tokens=3", "--top-p=1.5"}, "--top-p must be greater than 0");
+  refused({model, "--prompt-tokens=3", "--temperature=-1"}, "--temperature must be at least 0");
+  refused({PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp.pt2", "--prompt-tokens=3"}, "a tensor of tokens");
+  refused({}, "generate needs a model");
+  refused({"--checkpoint=" + dir / "other.safetensors"}, "other.safetensors");
+}
+
+TEST(ToolGenerate, ContinuesTextOfTrainedGpt) {
+  const TempDir dir;
+  const Outcome trained =
+      penstock({"train", "--steps=3", "--layers=2", "--width=16", "--heads=2", "--seq=8", "--batch=8",
+                "--ranks=2", "--sample=30", "--prompt=The ", "--seed=5", "--feed-forward=swiglu",
+                "--positions=learned", "--untied", "--checkpoint=" + dir / "run"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Outcome generated =
+      penstock({"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--max-tokens=30", "--seed=5"});
+  EXPECT_EQ(generated.code, 0) << generated.err;
+  ASSERT_EQ(generated.out.size(), 4 + 30 + 1U);
+  EXPECT_THAT(trained.out, HasSubstr("sample of generated text:\n" + generated.out));
+  const Outcome json = penstock(
+      {"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--max-tokens=2", "--greedy", "--json"});
+  EXPECT_THAT(json.out, AllOf(HasSubstr("{\"tokens\":["), HasSubstr("\"text\":\"The ")));
+}
+
+}  // namespace
+}  // namespace penstock::test

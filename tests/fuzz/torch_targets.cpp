@@ -11,11 +11,13 @@
 #include "comm/failure/sockets.h"
 #include "fuzz/targets.h"
 #include "graph/pt2/import.h"
+#include "train/text/tokenizer_file.h"
 #include "value/serialize.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/train/tokenizer.h>
 
 #include <ATen/ATen.h>
 #include <sys/mman.h>
@@ -284,6 +286,35 @@ std::vector<std::string> monitor_seeds() {
           "host|99999999999", "host|-1"};
 }
 
+// A tokenizer with the 256 bytes, a few merges and an added token.
+std::vector<std::string> tokenizer_seeds() {
+  JsonWriter json;
+  json.begin_object().key("added_tokens").begin_array();
+  json.begin_object().field("id", 300).field("content", "<|end|>").field("special", true).end_object();
+  json.end_array().key("pre_tokenizer").begin_object();
+  json.field("type", "ByteLevel").field("add_prefix_space", false).end_object();
+  json.key("model").begin_object().field("type", "BPE").key("vocab").begin_object();
+  for (int byte = 0; byte < 256; ++byte)
+    json.field(train::byte_character(static_cast<std::uint8_t>(byte)), byte);
+  json.field("it", 256).field("or", 257).field("wor", 258).end_object().key("merges").begin_array();
+  json.value("i t").begin_array().value("o").value("r").end_array().value("w or");
+  return {json.end_array().end_object().end_object().text()};
+}
+
+const char* check_tokenizer(std::string_view bytes) {
+  const train::Tokenizer tokenizer = train::Tokenizer::parse(bytes, "tokenizer");
+  for (const std::string& text :
+       {std::string(), std::string("with 12345 words,<|end|>\r\n  it's \xc3\xa9 \n"),
+        std::string(bytes.substr(0, 300))}) {
+    const std::vector<std::uint32_t> tokens = tokenizer.encode(text);
+    for (const std::uint32_t token : tokens)
+      if (token >= tokenizer.size()) return "a token is outside the vocabulary";
+    const std::vector<std::int64_t> wide(tokens.begin(), tokens.end());
+    if (tokenizer.decode(wide) != text) return "decoding does not return the text";
+  }
+  return nullptr;
+}
+
 constexpr const char* kJsonWords =
     "{ } [ ] : , \" \\u0000 null true -1 1e308 18446744073709551615 9223372036854775807 as_int as_expr "
     "as_name as_tensor "
@@ -303,6 +334,7 @@ constexpr std::array kTargets = {
            "\xa1 \x01 \x02 \x03 \x04 \xff\xff\xff\xff\x0f \x80 \x7f"},
     Target{"flight", check_flight, flight_seeds, kJsonWords},
     Target{"monitor", check_monitor, monitor_seeds, "| : - 0 65536 99999999999 :: \xff"},
+    Target{"tokenizer", check_tokenizer, tokenizer_seeds, kJsonWords},
 };
 
 }  // namespace

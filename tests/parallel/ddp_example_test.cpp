@@ -34,6 +34,28 @@ TEST(ParallelDdpExample, LossesDoNotDependOnNumberOfRanks) {
   }
 }
 
+TEST(ParallelDdpExample, ImageClassifierDoesNotDependOnNumberOfRanks) {
+  const std::string images = PENSTOCK_EXAMPLES "/example_images";
+  const auto accuracy_of = [](const Outcome& outcome) {
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(outcome.out, found, std::regex("accuracy ([0-9]+)%"))) << outcome.out;
+    return found.empty() ? 0 : std::stoi(found[1]);
+  };
+  const Outcome single = run_program({images});
+  const std::vector<double> alone = losses_of(single);
+  ASSERT_EQ(alone.size(), 3U);
+  EXPECT_LT(alone[2], 0.5 * alone[0]);
+  EXPECT_GT(accuracy_of(single), 90);
+  for (const char* ranks : {"2", "4"}) {
+    const Outcome outcome = penstock({"run", "--ranks", ranks, "--", images});
+    const std::vector<double> losses = losses_of(outcome);
+    ASSERT_EQ(losses.size(), 3U);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses[i], alone[i], 2e-3) << ranks << " ranks";
+    EXPECT_GT(accuracy_of(outcome), 90);
+  }
+  EXPECT_EQ(penstock({"run", "--ranks", "3", "--", images}).code, 1);
+}
+
 TEST(ParallelDdpExample, ThreadRanksUnderLauncherAreRejected) {
   const Outcome outcome = penstock({"run", "--ranks", "2", "--", PENSTOCK_EXAMPLES "/example_mlp_pipeline"});
   EXPECT_EQ(outcome.code, 1);

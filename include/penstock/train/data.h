@@ -97,6 +97,7 @@ struct TensorDataOptions {
   std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of a fraction
   std::map<std::string, c10::IValue> constants{};   //!< arguments that are the same for all rows, by name
   bool has_target = true;                           //!< false: the model computes its own loss
+  std::optional<std::int64_t> tokens_per_row{};     //!< if the rows are sequences
 };
 
 //! Serves rows of tensors named after the inputs of the model, and `target`. Reads only the rows of a batch.

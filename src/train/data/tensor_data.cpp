@@ -102,6 +102,7 @@ class TensorData : public DataSource {
     if (options_.has_target) batch.target = pick(table, kTarget, examples);
     batch.names = options_.positional;
     batch.examples = static_cast<std::int64_t>(examples.size());
+    if (options_.tokens_per_row) batch.tokens = batch.examples * *options_.tokens_per_row;
     return batch;
   }
 

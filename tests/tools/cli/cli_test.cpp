@@ -89,7 +89,7 @@ TEST(ToolCli, KeepsDocumentedOptions) {
     }
   }
   const std::string train = test::penstock({"train", "--help"}).out;
-  for (const char* choices : {"--device cpu|cuda|auto", "--optimizer adamw|sgd", "--balance params|time",
+  for (const char* choices : {"--device cpu|cuda|auto", "--optimizer adamw|adam|sgd", "--balance params|time",
                               "--loss cross_entropy|mse", "--sharding none|full"})
     EXPECT_THAT(train, HasSubstr(choices));
 }
@@ -113,7 +113,7 @@ TEST(ToolCompletion, OffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete({"sch"}), "schedule\n");
   EXPECT_EQ(complete({"schedule", "--micro"}), "--microbatches\n");
   EXPECT_EQ(complete({"schedule", "1F1B", "--as", "s"}), "svg\n");
-  EXPECT_EQ(complete({"train", "--optimizer", ""}), "adamw\nsgd\n");  // an option of penstock-torch
+  EXPECT_EQ(complete({"train", "--optimizer", "s"}), "sgd\n");  // an option of penstock-torch
   EXPECT_EQ(complete({"completion", ""}), "bash\nzsh\nfish\n");
   EXPECT_EQ(complete({"schedule", "1F1B", "--as=s"}), "--as=svg\n");
   EXPECT_EQ(complete({"train", "--dry"}), "--dry-run\n");

@@ -178,17 +178,20 @@ Generated generate_gpt(const GenerateJob& job) {
                      "give an exported model, or a checkpoint of the built-in GPT with --checkpoint DIR");
   TrainedGpt trained = load_trained_gpt(job.checkpoint);
   Tokens prompt = read_tokens(job.prompt_tokens);
-  if (prompt.empty()) prompt = trained.vocabulary.encode(job.prompt);
+  if (prompt.empty() && !trained.encode)
+    throw UsageError("the model was trained on tokens, and its checkpoint names no tokenizer", {},
+                     "give tokens: --prompt-tokens 5,17,2");
+  if (prompt.empty()) prompt = trained.encode(job.prompt);
   if (prompt.empty())
     throw UsageError("no character of the prompt is in the vocabulary of the model", {},
                      "use characters of the text that it was trained on");
+  const std::int64_t vocabulary = trained.model->options().vocabulary;
   for (const std::int64_t token : prompt)
-    if (token >= trained.vocabulary.size())
-      throw UsageError(
-          str_cat("the token ", token, " is not in the vocabulary of ", trained.vocabulary.size(), " tokens"),
-          {}, "use smaller numbers, or a text: --prompt TEXT");
+    if (token >= vocabulary)
+      throw UsageError(str_cat("the token ", token, " is not in the vocabulary of ", vocabulary, " tokens"),
+                       {}, "use smaller numbers, or a text: --prompt TEXT");
   const Tokens tokens = models::sample(*trained.model, prompt, job.options);
-  return {tokens, trained.vocabulary.decode(tokens)};
+  return {tokens, trained.decode ? std::optional(trained.decode(tokens)) : std::nullopt};
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 #include "base/text.h"
 #include "cli/paths.h"
 #include "config/settings.h"
-#include "train/preflight/train_checks.h"
+#include "train/preflight/token_data.h"
+#include "train/preflight/training_data.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/convert.h>
@@ -82,11 +83,37 @@ train::Vocabulary vocabulary_of(const checkpoint::Checkpoint& checkpoint, const 
   const std::optional<std::string> note = checkpoint.note(kVocabularyNote);
   train::Vocabulary vocabulary(note ? characters_of(*note)
                                     : training_text(setting<std::string>(settings, "data", path)).content);
-  if (vocabulary.size() != size)
+  if (vocabulary.size() > size)
     throw UsageError(str_cat("the vocabulary has ", vocabulary.size(), " characters, but the model at ",
                              quote(path, 200), " has ", size, " tokens"),
                      {}, "restore the text that the model was trained on");
   return vocabulary;
+}
+
+// Sets how text becomes tokens.
+void set_codec(TrainedGpt& trained, const checkpoint::Checkpoint& checkpoint, const StoredSettings& settings,
+               const std::string& path) {
+  const auto stored = settings.find("tokenizer");
+  const std::string name =
+      stored == settings.end() ? TrainSettings::kCharacters : std::get<std::string>(stored->second);
+  if (name != TrainSettings::kCharacters) {
+    const train::Tokenizer tokenizer = open_tokenizer(name);
+    trained.encode = [tokenizer](const std::string& text) {
+      const std::vector<std::uint32_t> tokens = tokenizer.encode(text);
+      return std::vector<std::int64_t>(tokens.begin(), tokens.end());
+    };
+    trained.decode = [tokenizer](const std::vector<std::int64_t>& tokens) {
+      return tokenizer.decode(tokens);
+    };
+    return;
+  }
+  if (are_token_files(setting<std::string>(settings, "data", path))) return;
+  const train::Vocabulary vocabulary =
+      vocabulary_of(checkpoint, settings, trained.model->options().vocabulary, path);
+  trained.encode = [vocabulary](const std::string& text) { return vocabulary.encode(text); };
+  trained.decode = [vocabulary](const std::vector<std::int64_t>& tokens) {
+    return vocabulary.decode(tokens);
+  };
 }
 
 std::int64_t length_of(const std::string& input, std::int64_t context) {
@@ -130,7 +157,8 @@ TrainedGpt load_trained_gpt(const std::string& path) {
   const checkpoint::Checkpoint checkpoint = checkpoint::open_checkpoint(path);
   const StoredSettings settings = stored_settings(checkpoint, path);
   const models::GptOptions options = gpt_options(settings, checkpoint, path);
-  TrainedGpt trained{models::Gpt(options), vocabulary_of(checkpoint, settings, options.vocabulary, path)};
+  TrainedGpt trained{models::Gpt(options)};
+  set_codec(trained, checkpoint, settings, path);
   checkpoint.load(checkpoint::module_pieces(*trained.model));
   return trained;
 }

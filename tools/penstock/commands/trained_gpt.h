@@ -5,13 +5,18 @@
 #include <penstock/models/gpt.h>
 #include <penstock/train/data.h>
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 namespace penstock::tool {
 
 struct TrainedGpt {
   models::Gpt model;
-  train::Vocabulary vocabulary;
+  // Unset if the model was trained on tokens without a tokenizer.
+  std::function<std::vector<std::int64_t>(const std::string&)> encode{};
+  std::function<std::string(const std::vector<std::int64_t>&)> decode{};
 };
 
 //! Loads the GPT that `penstock train` has stored at `path`: a checkpoint, or a directory of checkpoints.

@@ -39,7 +39,12 @@ void TrainSettings::declare(Settings& s) {
   s.positional("MODEL.pt2", "model", model, "an archive written by torch.export.save [the built-in GPT]");
   s.add("--data", data,
         "a .safetensors file with one tensor per model input, and target; several files, directories or "
-        "patterns, separated by commas; for the GPT, a text file");
+        "patterns, separated by commas; for the GPT, a text file; for either, .bin files of tokens");
+  s.choice<TokenDtype>("--token-dtype", token_dtype, named({TokenDtype::Uint16, TokenDtype::Uint32}),
+                       "type of the tokens in .bin files");
+  s.add("--tokenizer", tokenizer,
+        "how text becomes tokens: characters (only the GPT), bytes, or a tokenizer.json of Hugging Face");
+  s.add("--vocab", vocabulary, "tokens in the vocabulary of the GPT [that of the data]");
   s.add("--ranks", rank_request.ranks,
         "number of ranks (processes); without --pp, --tp and --dp it sets --pp [2]");
   s.add("--pp", rank_request.pp, "pipeline-parallel ranks");
@@ -65,7 +70,7 @@ void TrainSettings::declare(Settings& s) {
         "total number of steps, including those before a resume [500; exported model: 100]");
   s.add("--epochs", epochs, "passes over the training data, instead of --steps; 0: use --steps");
   s.add("--batch", batch, "examples per step, over all replicas [16]");
-  s.add("--seq", sequence, "characters per example of the GPT [64]");
+  s.add("--seq", sequence, "characters or tokens per example [64; exported model: the length of its input]");
   s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
   recipe.declare(s, run);
   s.add("--grad-clip", grad_clip, "maximum global gradient norm; 0: no clipping");
@@ -154,7 +159,9 @@ void TrainSettings::resolve() {
   run.eval_batches = unless_zero(*eval_batches, "--eval-batches", "all rows");
   run.eval_every = unless_zero(eval_every, "--eval-every", "no validation");
   run.grad_clip = unless_zero(grad_clip, "--grad-clip", "no clipping");
-  sequence = gpt.context = sequence.value_or(64);
+  if (built_in()) sequence = gpt.context = sequence.value_or(64);
+  if (sequence) check_at_least(*sequence, 1, "--seq");
+  if (vocabulary) check_at_least(*vocabulary, 1, "--vocab");
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
@@ -299,15 +306,48 @@ std::vector<std::string> TrainSettings::visit_outputs(
   return lines;
 }
 
+bool TrainSettings::reads_tokens() const {
+  return are_token_files(data) || (has_tokenizer() && !are_tensor_files(data));
+}
+
 std::vector<std::string> TrainSettings::idle() const {
-  if (built_in())
-    return {"--split",         "--tp-plan",     "--balance",    "--loss",      "--label-smoothing",
-            "--class-weights", "--loss-output", "--no-shuffle", "--drop-last", "--validation-data"};
-  return {"--seq",    "--layers",       "--width",     "--heads",  "--dropout",
-          "--untied", "--feed-forward", "--positions", "--sample", "--prompt"};
+  std::vector<std::string> names =
+      built_in()
+          ? std::vector<std::string>{"--split",           "--tp-plan",       "--balance",    "--loss",
+                                     "--label-smoothing", "--class-weights", "--loss-output"}
+          : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
+                                     "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
+  for (const std::string& name : idle_for_data()) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> TrainSettings::idle_for_data() const {
+  if (reads_tokens() && !are_token_files(data)) return {"--token-dtype"};
+  if (reads_tokens() && !built_in()) return {"--tokenizer"};
+  if (reads_tokens() && !has_tokenizer()) return {"--sample", "--prompt"};
+  if (reads_tokens()) return {};
+  if (built_in()) return {"--token-dtype", "--no-shuffle", "--drop-last", "--validation-data"};
+  return {"--token-dtype", "--seq", "--tokenizer"};
 }
 
 void TrainSettings::refuse_idle(const Settings& settings) const {
+  for (const std::string& name : idle_for_data()) {
+    if (!settings.given(name)) continue;
+    if (are_token_files(data))
+      throw UsageError(
+          name + " needs text, but the data consists of tokens", {},
+          built_in() ? "leave it out, or name the tokenizer with --tokenizer FILE.json" : "leave it out");
+    if (name == "--tokenizer")
+      throw UsageError("--tokenizer is for text, but --data names tensors", {},
+                       "leave it out, or give a text with --data FILE.txt");
+    const bool either = built_in() && name != "--token-dtype";
+    throw UsageError(name + (either ? " is for an exported model or for tokens, but neither is given"
+                                    : " is for token files, but --data names none"),
+                     {},
+                     either ? "give the model first, penstock train MODEL.pt2 --data …, or files of tokens "
+                              "with --data FILE.bin"
+                            : "give files of tokens with --data FILE.bin, or leave the option out");
+  }
   for (const std::string& name : idle()) {
     if (!settings.given(name)) continue;
     throw built_in() ? UsageError(name + " is for an exported model, but none is given", {},

@@ -13,6 +13,7 @@
 #include <penstock/models/gpt_options.h>
 #include <penstock/train/model.h>
 #include <penstock/train/options.h>
+#include <penstock/train/tokens.h>
 
 #include <functional>
 #include <optional>
@@ -22,6 +23,9 @@
 namespace penstock::tool {
 
 struct TrainSettings {
+  //! The tokenizer of the GPT for the characters of its text.
+  static constexpr const char* kCharacters = "characters";
+
   std::string model, data, validation_data;
   RankRequest rank_request;
   int default_ranks = 2;  //!< pipeline ranks if no option sets a number of ranks
@@ -36,11 +40,14 @@ struct TrainSettings {
   double validation = 0.1, grad_clip = 0;
   std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
   std::string prompt = "\n";
+  std::string tokenizer = kCharacters;       //!< or `bytes`, or a file
   DeviceChoice device = DeviceChoice::Auto;  //!< Cpu or Cuda after `resolve`
   std::string device_reason;                 //!< one line, set by `resolve`
   std::optional<int> local_ranks;            //!< ranks of this machine; by default all
   bool no_shuffle = false, drop_last = false;
-  std::int64_t epochs = 0;  //!< 0 after the data is known: `steps` then has its steps
+  train::TokenDtype token_dtype = train::TokenDtype::Uint16;
+  std::optional<std::int64_t> vocabulary;  //!< of the GPT; set when the token files are open
+  std::int64_t epochs = 0;                 //!< 0 after the data is known: `steps` then has its steps
   bool dry_run = false, dashboard = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
@@ -62,6 +69,10 @@ struct TrainSettings {
   bool failure_log_given = false;
 
   bool built_in() const { return model.empty(); }
+  //! Whether the examples are sequences of tokens, which are read in epochs, for either model.
+  bool reads_tokens() const;
+  //! Whether a tokenizer other than `characters` is given.
+  bool has_tokenizer() const { return tokenizer != kCharacters; }
   //! Options that this run ignores: those of the GPT if a model is given, and vice versa.
   std::vector<std::string> idle() const;
   //! Options that do not change what is trained. They are not part of the resolved configuration.
@@ -72,6 +83,8 @@ struct TrainSettings {
   train::ArchiveOptions archive() const;
 
  private:
+  //! Options that do not apply to the kind of the data.
+  std::vector<std::string> idle_for_data() const;
   void resolve_epochs();
   void resolve_stages();
   void resolve_outputs();

@@ -103,6 +103,8 @@ std::string data_text(const DataForecast& data) {
   if (data.examples > 0) text += ": " + counted(data.examples, "example") + "; " + join(data.tensors, ", ");
   if (data.characters > 0)
     text += str_cat(": ", counted(data.characters, "character"), ", ", data.vocabulary, " different");
+  if (data.tokens > 0)
+    text += str_cat(": ", counted(data.tokens, "token"), ", vocabulary of ", data.vocabulary);
   if (data.validation_rows > 0) text += "; " + counted(data.validation_rows, "row") + " for validation";
   return text;
 }
@@ -111,7 +113,8 @@ std::string batch_text(const DryRun& dry) {
   const train::RunOptions& run = dry.options();
   const std::vector<std::int64_t>& rows = dry.run.rows;
   std::string text = counted(run.batch, "example");
-  if (dry.request.built_in()) text += " of " + counted(dry.request.gpt.context, "character");
+  if (dry.request.built_in())
+    text += " of " + counted(dry.request.gpt.context, dry.run.data.tokens > 0 ? "token" : "character");
   text += " per step: ";
   if (run.parallel.dp > 1) text += counted(run.parallel.dp, "replica") + " x ";
   if (run.accumulate > 1) text += str_cat(run.accumulate, " passes x ");
@@ -319,7 +322,7 @@ void write_run(JsonWriter& json, const DryRun& dry) {
   json.field("parameters", dry.run.parameters).field("parameter_bytes", dry.run.parameter_bytes).end_object();
   json.key("data").begin_object().field("origin", data.origin).field("examples", data.examples);
   write_list(json, "tensors", data.tensors);
-  json.field("characters", data.characters).field("vocabulary", data.vocabulary);
+  json.field("characters", data.characters).field("tokens", data.tokens).field("vocabulary", data.vocabulary);
   json.field("validation_rows", data.validation_rows).end_object();
   json.field("batch", run.batch).field("accumulate", run.accumulate).key("microbatch_rows").begin_array();
   for (const std::int64_t rows : dry.run.rows) json.value(rows);

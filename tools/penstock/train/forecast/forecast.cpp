@@ -11,6 +11,7 @@
 #include "train/model/tensor_parallel_stage.h"
 #include "train/preflight/balance_check.h"
 #include "train/preflight/model_checks.h"
+#include "train/preflight/token_data.h"
 #include "train/preflight/train_checks.h"
 #include "train/preflight/training_data.h"
 
@@ -48,12 +49,9 @@ int num_stages(const TrainSettings& request) {
 }
 
 SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
-  const TrainingText text = training_text(request.data);
-  const train::Vocabulary vocabulary(text.content);
-  const auto data =
-      train::text_data(text.content, vocabulary, {request.gpt.context, request.validation, request.run.seed});
+  const GptData data = gpt_data(request);
   models::GptOptions options = request.gpt;
-  options.vocabulary = vocabulary.size();
+  options.vocabulary = data.vocabulary;
   const auto model = train::gpt_model(options, request.run.seed);
   const train::ModelSplit split = model->split(num_stages(request));
   pipe::SplitPoints points;
@@ -70,15 +68,16 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
   };
   SplitModel result{
       .summary = model->summary(),
-      .data = {.origin = text.origin},
+      .data = {.origin = data.origin},
       .split = split,
       .split_points = std::move(names),
       .balance = "balanced by operation counts",
       .pipe = pipeline_of(forward, pipe::model_tensors(*gpt), {at::zeros({rows, options.context}, at::kLong)},
                           {}, points.empty() ? pipe::SplitSpec(pipe::AtMarks{}) : points)};
-  result.data.characters = static_cast<std::int64_t>(text.content.size());
+  result.data.characters = data.characters;
+  result.data.tokens = data.tokens;
   result.data.vocabulary = options.vocabulary;
-  if (request.run.eval_every) result.data.validation_rows = data->validation_rows();
+  if (request.run.eval_every) result.data.validation_rows = data.source->validation_rows();
   if (request.run.parallel.tp > 1) result.tensor_plan = train::gpt_tensor_plan(*gpt);
   return result;
 }
@@ -86,7 +85,7 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
 SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
   const train::ArchiveModel archive = open_model(request.archive());
   const graph::Graph& graph = archive.archive->graph();
-  const TrainingTable table = open_training_table(archive, request.recipe.loss, request.data);
+  const TrainingTable table = open_training_table(request, archive, request.data);
   DataForecast data{.origin = request.data, .examples = table.rows};
   for (const auto& [name, dtype] : table.dtypes)
     data.tensors.push_back(name + " " + value::dtype_name(dtype) +

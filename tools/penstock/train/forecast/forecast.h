@@ -36,10 +36,11 @@ struct RankForecast {
 
 //! What the data of a run contains.
 struct DataForecast {
-  std::string origin;                           //!< the file, or what is generated
-  std::int64_t examples = 0;                    //!< of an exported model; 0 for a text
-  std::vector<std::string> tensors{};           //!< of an exported model: `tokens int64[64, 6]`
-  std::int64_t characters = 0, vocabulary = 0;  //!< of a text
+  std::string origin;                       //!< the file, or what is generated
+  std::int64_t examples = 0;                //!< of an exported model; 0 for a text
+  std::vector<std::string> tensors{};       //!< of an exported model: `tokens int64[64, 6]`
+  std::int64_t characters = 0, tokens = 0;  //!< of a text, or of token files for the GPT
+  std::int64_t vocabulary = 0;              //!< of the GPT
   std::int64_t validation_rows = 0;
 };
 

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/paths.h"
 #include "train/preflight/model_checks.h"
+#include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
 
 #include <penstock/base/error.h>
@@ -23,8 +24,9 @@ namespace {
 void check_outputs(const TrainSettings& request) {
   std::vector<std::string> inputs{request.model, request.data, request.config};
   for (const std::string& data : {request.data, request.validation_data}) {
-    const std::vector<std::string> files =
-        request.built_in() || data.empty() ? std::vector<std::string>{} : data_files(data);
+    const std::vector<std::string> files = data.empty() || (request.built_in() && !request.reads_tokens())
+                                               ? std::vector<std::string>{}
+                                               : data_files(data);
     inputs.insert(inputs.end(), files.begin(), files.end());
   }
   check_output_file("--log-json", request.log_json, inputs);
@@ -61,7 +63,7 @@ void check_full_batches(const TrainSettings& request, const train::ArchiveModel&
 void check_examples(const TrainSettings& request, const train::ArchiveModel& archive,
                     const std::string& files, const std::vector<c10::IValue>& microbatch) {
   const graph::Graph& graph = archive.archive->graph();
-  const TrainingTable table = open_training_table(archive, request.recipe.loss, files);
+  const TrainingTable table = open_training_table(request, archive, files);
   std::vector<c10::IValue> leaves;
   for (const graph::GraphInput& input : graph.inputs) {
     if (input.constant) {
@@ -116,16 +118,14 @@ void check_gpt(TrainSettings& request) {
     throw UsageError(
         "the built-in GPT is trained on text, but " + quote(request.data, 200) + " is not a text file", {},
         "give the model first: penstock train MODEL.pt2 --data FILE.safetensors");
-  if (!request.data.empty()) check_input_file(request.data, ".txt");
-  const TrainingText text = training_text(request.data);
-  if (text.content.empty()) throw UsageError(quote(request.data, 200) + " is empty", {}, "give a text file");
-  const train::Vocabulary vocabulary(text.content);
+  if (!request.data.empty() && !request.reads_tokens()) check_input_file(request.data, ".txt");
+  adopt_order(request);
+  resolve_vocabulary(request);
+  const GptData data = gpt_data(request);
   models::GptOptions options = request.gpt;
-  options.vocabulary = vocabulary.size();
-  const auto data =
-      train::text_data(text.content, vocabulary, {options.context, request.validation, request.run.seed});
-  resolve_data(request, *data);
-  check_validation(request, *data);
+  options.vocabulary = data.vocabulary;
+  resolve_data(request, *data.source);
+  check_validation(request, *data.source);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
   const auto model = train::gpt_model(options, request.run.seed);
@@ -145,23 +145,15 @@ std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run) {
   return value::chunk_sizes(run.batch / run.parallel.dp / run.accumulate, run.parallel.microbatches);
 }
 
-TrainingText training_text(const std::string& path) {
-  if (!path.empty())
-    return {read_input(path), path == fetched_text() ? "Shakespeare's plays, " + path : path};
-  constexpr std::size_t bytes = 400'000;
-  return {train::generated_text(bytes), "generated sentences (no text found; use --data FILE.txt)"};
-}
-
 void resolve_training(TrainSettings& request) {
   adopt_order(request);
+  resolve_vocabulary(request);
   if (request.epochs == 0) return;
   if (!request.built_in()) {
     resolve_data(request, *archive_data(request, open_model(request.archive())));
     return;
   }
-  const TrainingText text = training_text(request.data);
-  resolve_data(request, *train::text_data(text.content, train::Vocabulary(text.content),
-                                          {request.gpt.context, request.validation, request.run.seed}));
+  resolve_data(request, *gpt_data(request).source);
 }
 
 }  // namespace penstock::tool

@@ -3,10 +3,9 @@
 
 #include "config/train_settings.h"
 
-#include <penstock/train/data.h>
+#include <penstock/train/options.h>
 
-#include <memory>
-#include <string>
+#include <cstdint>
 #include <vector>
 
 namespace penstock::tool {
@@ -15,17 +14,12 @@ namespace penstock::tool {
 //! the options that depend on the data (`resolve_training`).
 void check_training(TrainSettings& request);
 
-//! Sets the options that depend on the data: `--epochs` becomes `--steps`, and a resumed run reads its
-//! examples in the order of its checkpoint. Part of `check_training`.
+//! Sets the options that depend on the data: `--epochs` becomes `--steps`, the vocabulary is that of the
+//! token files, and a resumed run reads its examples in the order of its checkpoint. Part of
+//! `check_training`.
 void resolve_training(TrainSettings& request);
 
 //! Rows per microbatch of a pass, the largest first.
 std::vector<std::int64_t> microbatch_rows(const train::RunOptions& run);
-
-struct TrainingText {
-  std::string content, origin;
-};
-//! Reads a text file, or generates sentences if the path is empty.
-TrainingText training_text(const std::string& path);
 
 }  // namespace penstock::tool

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/paths.h"
 #include "train/preflight/model_checks.h"
+#include "train/preflight/token_data.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
@@ -22,15 +23,23 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTarget = "target";
 constexpr const char* kExtension = ".safetensors";
+constexpr const char* kTokenExtension = ".bin";
+constexpr const char* kTextExtension = ".txt";
 
-std::vector<std::string> files_of_directory(const std::string& directory) {
+std::vector<std::string> files_in(const std::string& directory, const std::string& extension) {
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory))
-    if (entry.path().extension() == kExtension && entry.is_regular_file()) files.push_back(entry.path());
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error))
+    if (entry.path().extension() == extension && entry.is_regular_file()) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> files_of_directory(const std::string& directory, const std::string& extension) {
+  std::vector<std::string> files = files_in(directory, extension);
   if (files.empty())
-    throw UsageError(quote(directory, 200) + " is a directory without .safetensors files", {},
-                     "name files that end in .safetensors, or a directory that contains them");
+    throw UsageError(str_cat(quote(directory, 200), " is a directory without ", extension, " files"), {},
+                     str_cat("name files that end in ", extension, ", or a directory that contains them"));
   return files;
 }
 
@@ -44,6 +53,16 @@ std::vector<std::string> files_of_pattern(const std::string& pattern) {
     throw UsageError("no file matches " + quote(pattern, 200), {},
                      "check the pattern, and quote it for the shell");
   return files;
+}
+
+// The extension of the first file of the data. A directory may contain files of several kinds.
+std::string extension_of(const std::string& data) {
+  const std::string first = data.substr(0, data.find(','));
+  std::error_code error;
+  if (!fs::is_directory(first, error)) return fs::path(first).extension();
+  for (const char* const extension : {kExtension, kTokenExtension, kTextExtension})
+    if (!files_in(first, extension).empty()) return extension;
+  return "";
 }
 
 // Rows of a tensor that take at most this many bytes; at least one.
@@ -65,7 +84,17 @@ at::Tensor without_rows(const train::TableColumn& column) {
 
 }  // namespace
 
+bool are_token_files(const std::string& data) {
+  return extension_of(data) == kTokenExtension;
+}
+
+bool are_tensor_files(const std::string& data) {
+  return extension_of(data) == kExtension;
+}
+
 std::vector<std::string> data_files(const std::string& data) {
+  const std::string first = extension_of(data);
+  const std::string extension = first == kTokenExtension || first == kTextExtension ? first : kExtension;
   std::error_code error;
   if (fs::is_regular_file(data, error)) return {data};
   std::vector<std::string> files;
@@ -74,18 +103,19 @@ std::vector<std::string> data_files(const std::string& data) {
     const std::string item = data.substr(begin, end - begin);
     begin = end + 1;
     if (fs::is_directory(item, error)) {
-      for (std::string& file : files_of_directory(item)) files.push_back(std::move(file));
+      for (std::string& file : files_of_directory(item, extension)) files.push_back(std::move(file));
     } else if (!fs::exists(item, error) && item.find_first_of("*?[") != std::string::npos) {
       for (std::string& file : files_of_pattern(item)) files.push_back(std::move(file));
     } else {
       files.push_back(item);
     }
   }
-  for (const std::string& file : files) check_input_file(file, kExtension);
+  for (const std::string& file : files) check_input_file(file, extension);
   return files;
 }
 
 bool lacks_target(const std::string& data) {
+  if (!are_tensor_files(data)) return false;
   try {
     const std::vector<std::string> files = data_files(data);
     return !train::safetensors_table({files.front()})->columns().contains(kTarget);
@@ -94,13 +124,18 @@ bool lacks_target(const std::string& data) {
   }
 }
 
-TrainingTable open_training_table(const train::ArchiveModel& model, train::LossKind loss,
+TrainingTable open_training_table(const TrainSettings& request, const train::ArchiveModel& model,
                                   const std::string& data) {
   const std::vector<std::string> files = data_files(data);
+  if (!request.reads_tokens() && extension_of(data) == kTextExtension)
+    throw UsageError("an exported model cannot be trained on the characters of " + quote(data, 200), {},
+                     "name the tokenizer of the model with --tokenizer FILE.json, or store tensors with "
+                     "safetensors.torch.save_file");
   TrainingTable result;
   result.table = as_usage(
       [&] {
-        return train::safetensors_table({files.begin(), files.end()});
+        return request.reads_tokens() ? open_sequences(request, model, data)
+                                      : train::safetensors_table({files.begin(), files.end()});
       },
       quote(data, 200) +
           " must be a file written by safetensors.torch.save_file({\"input\": …, \"target\": …}, path)");
@@ -136,7 +171,7 @@ TrainingTable open_training_table(const train::ArchiveModel& model, train::LossK
                        "store at least one row in every tensor");
     result.rows = column.shape[0];
     const auto dtype = model.dtypes.find(name);
-    result.dtypes[name] = name == kTarget               ? target_dtype(model, loss, column.dtype)
+    result.dtypes[name] = name == kTarget ? target_dtype(model, request.recipe.loss, column.dtype)
                           : dtype == model.dtypes.end() ? column.dtype
                                                         : dtype->second;
     if (name != kTarget) with_dtype(without_rows(column), result.dtypes[name], name);
@@ -177,7 +212,7 @@ void check_elements(const train::ArchiveModel& model, const TrainingTable& data,
 
 std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
                                                 const train::ArchiveModel& model) {
-  const TrainingTable training = open_training_table(model, request.recipe.loss, request.data);
+  const TrainingTable training = open_training_table(request, model, request.data);
   const bool validates = request.run.eval_every.has_value(), has_file = !request.validation_data.empty();
   train::TensorDataOptions options{model.positional, model.keywords};
   options.validation_fraction = validates && !has_file ? request.validation : 0;
@@ -185,13 +220,15 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   options.dtypes = training.dtypes;
   options.constants = model.constants;
   options.has_target = !model.computes_loss;
+  if (request.reads_tokens()) options.tokens_per_row = sequence_length(*training.table);
   if (validates && has_file)
-    options.validation = open_training_table(model, request.recipe.loss, request.validation_data).table;
+    options.validation = open_training_table(request, model, request.validation_data).table;
   return train::tensor_data(training.table, options);
 }
 
 void adopt_order(TrainSettings& request) {
-  if (!request.run.checkpoint.resume || request.no_shuffle || request.built_in()) return;
+  if (!request.run.checkpoint.resume || request.no_shuffle || (request.built_in() && !request.reads_tokens()))
+    return;
   std::error_code error;
   const fs::path& directory = *request.run.checkpoint.directory;
   if (!fs::is_directory(directory, error)) return;

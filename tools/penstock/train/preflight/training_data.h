@@ -15,8 +15,16 @@ namespace penstock::tool {
 
 //! The files that `--data` or `--validation-data` names: one or several files, directories or glob patterns,
 //! separated by commas. Files of a directory or pattern are sorted by name. Throws UsageError if a file does
-//! not exist, or if a directory or pattern has no `.safetensors` files.
+//! not exist, or if a directory or pattern has no `.safetensors` files (`.bin` files
+//! if they are tokens, else `.txt` files if they are text).
 std::vector<std::string> data_files(const std::string& data);
+
+//! Whether the data consists of tokens: it names a `.bin` file, or a directory with such files and without
+//! `.safetensors` files, first.
+bool are_token_files(const std::string& data);
+
+//! Whether the data names a `.safetensors` file, or a directory with such files, first.
+bool are_tensor_files(const std::string& data);
 
 //! Whether the data files can be opened and have no `target`: the model then computes its own loss.
 bool lacks_target(const std::string& data);
@@ -31,7 +39,7 @@ struct TrainingTable {
 
 //! Opens the files and checks the metadata of the tensors. Throws a UsageError that names all missing
 //! tensors.
-TrainingTable open_training_table(const train::ArchiveModel& model, train::LossKind loss,
+TrainingTable open_training_table(const TrainSettings& request, const train::ArchiveModel& model,
                                   const std::string& data);
 
 //! Checks the elements of the integer tensors, in bounded memory: that they fit the dtypes of the model, its

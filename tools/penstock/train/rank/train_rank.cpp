@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "commands/trained_gpt.h"
 #include "train/display/train_display.h"
-#include "train/preflight/train_checks.h"
+#include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
 #include "train/rank/training_hook.h"
 
@@ -22,17 +22,16 @@ namespace penstock::tool {
 namespace {
 
 // Generates text with the full model, built from the gathered parameters.
-std::string sample_of(const TrainSettings& request, const train::Vocabulary& vocabulary,
-                      const train::RunResult& result) {
+std::string sample_of(const TrainSettings& request, const GptData& data, const train::RunResult& result) {
   models::Gpt model(request.gpt);
   {
     const at::NoGradGuard no_grad;
     for (auto& item : model->named_parameters()) item.value().copy_(result.parameters.at(item.key()));
   }
-  std::vector<std::int64_t> prompt = vocabulary.encode(request.prompt);
+  std::vector<std::int64_t> prompt = data.encode(request.prompt);
   if (prompt.empty()) prompt = {0};
   const models::SampleOptions options{.tokens = request.sample, .seed = request.run.seed};
-  return vocabulary.decode(models::sample(*model, prompt, options));
+  return data.decode(models::sample(*model, prompt, options));
 }
 
 std::string stop_text(const TrainSettings& request, const train::RunResult& result) {
@@ -124,21 +123,18 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
   train::RunResult result;
   std::string sample;
   if (request.built_in()) {
-    const TrainingText text = training_text(request.data);
-    const train::Vocabulary vocabulary(text.content);
+    const GptData data = gpt_data(request);
     TrainSettings sized = request;
-    sized.gpt.vocabulary = vocabulary.size();
-    if (first && !json && !display.quiet) print("data: " + text.origin + "\n");
-    const auto data = train::text_data(text.content, vocabulary,
-                                       {request.gpt.context, request.validation, request.run.seed});
+    sized.gpt.vocabulary = data.vocabulary;
+    if (first && !json && !display.quiet) print("data: " + data.origin + "\n");
     const auto model = train::gpt_model(sized.gpt, request.run.seed);
-    extras.notes.emplace(kVocabularyNote, vocabulary_note(vocabulary));
-    const bool samples = request.sample > 0 && !json && !display.quiet;
+    if (data.letters) extras.notes.emplace(kVocabularyNote, vocabulary_note(*data.letters));
+    const bool samples = request.sample > 0 && data.decode && !json && !display.quiet;
     extras.gather_parameters = samples;
     const auto observer = make_display(display);
     extras.observer = observer.get();
-    result = train::run(world, *model, *data, request.run, extras);
-    if (first && samples && result.stopped == 0) sample = sample_of(sized, vocabulary, result);
+    result = train::run(world, *model, *data.source, request.run, extras);
+    if (first && samples && result.stopped == 0) sample = sample_of(sized, data, result);
   } else {
     result = train_archive(world, request, display, extras);
   }

@@ -1,0 +1,58 @@
+// Streams of tokens, in files or in memory, and their sequences as examples of a language model.
+#pragma once
+
+#include <penstock/train/tensor_table.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::train {
+
+//! The type of the tokens in a file: little-endian, without a header.
+enum class TokenDtype { Uint16, Uint32 };
+std::string_view to_string(TokenDtype dtype);
+
+//! A sequence of tokens of which any part can be read. Methods may be called by several threads.
+class TokenStream {
+ public:
+  virtual ~TokenStream() = default;
+  virtual std::int64_t size() const = 0;
+  //! Reads the tokens from position `begin` on. Requires that they are in the stream. Throws StorageError if
+  //! a file has become shorter.
+  virtual void read(std::int64_t begin, std::span<std::int64_t> tokens) const = 0;
+  //! Names the location of a token, for messages: `token 17 of 'part.bin'`.
+  virtual std::string location(std::int64_t position) const = 0;
+};
+
+//! The tokens of files, which follow each other in the order of the files. The files are mapped into memory,
+//! so that only the tokens that are read take memory. Throws StorageError if a file cannot be opened,
+//! UsageError if its size is not a multiple of that of a token.
+std::shared_ptr<const TokenStream> token_files(const std::vector<std::filesystem::path>& files,
+                                               TokenDtype dtype);
+//! Tokens in memory.
+std::shared_ptr<const TokenStream> token_memory(std::vector<std::uint32_t> tokens);
+
+//! Reads all tokens. Returns the largest one; nullopt if there are none.
+std::optional<std::int64_t> largest_token(const TokenStream& stream);
+
+//! How a stream is divided into examples.
+struct SequenceOptions {
+  std::int64_t length = 128;                 //!< tokens per example
+  std::string input = "tokens";              //!< name of the tensor with the tokens
+  std::optional<std::int64_t> vocabulary{};  //!< if set, larger tokens are refused when they are read
+};
+
+//! A table of consecutive examples: row i of the input holds the tokens from position i * length on, and row
+//! i of `target` the tokens that follow each of them. The last row is padded with token 0 and with targets of
+//! -100, which a loss ignores, so that every token except the first is a target exactly once. Throws
+//! UsageError if the stream has fewer than two tokens; `take` throws it if a token is outside the vocabulary.
+std::shared_ptr<const TensorTable> sequence_table(std::shared_ptr<const TokenStream> stream,
+                                                  const SequenceOptions& options);
+
+}  // namespace penstock::train

@@ -1,0 +1,198 @@
+// Opens token files and texts as examples of language models.
+#include "train/preflight/token_data.h"
+
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/paths.h"
+#include "train/preflight/model_checks.h"
+#include "train/preflight/training_data.h"
+
+#include <penstock/base/error.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+namespace penstock::tool {
+namespace {
+
+// Encodes the texts, one after the other.
+std::shared_ptr<const train::TokenStream> encoded_text(const TrainSettings& request,
+                                                       const std::string& data) {
+  const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
+  const std::vector<std::string> files = data.empty() ? std::vector<std::string>{data} : data_files(data);
+  std::vector<std::uint32_t> tokens;
+  for (const std::string& file : files) {
+    try {
+      const std::vector<std::uint32_t> more = tokenizer.encode(training_text(file).content);
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    } catch (const UsageError& wrong) {
+      throw UsageError(quote(file, 200) + ": " + wrong.message(), {}, wrong.hint());
+    }
+  }
+  return train::token_memory(std::move(tokens));
+}
+
+// A process opens its data several times; a text is encoded once.
+std::shared_ptr<const train::TokenStream> encoded_once(const TrainSettings& request,
+                                                       const std::string& data) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string>, std::shared_ptr<const train::TokenStream>> streams;
+  const std::lock_guard lock(mutex);
+  auto& stream = streams[{request.tokenizer, data}];
+  if (!stream) stream = encoded_text(request, data);
+  return stream;
+}
+
+std::shared_ptr<const train::TokenStream> open_tokens(const TrainSettings& request, const std::string& data) {
+  if (are_token_files(data) != are_token_files(request.data))
+    throw UsageError(quote(data, 200) + " and " + quote(request.data, 200) + " must be of the same kind", {},
+                     "use texts, or files of tokens that end in .bin, for both");
+  if (!are_token_files(data)) return encoded_once(request, data);
+  const std::vector<std::string> files = data_files(data);
+  try {
+    return train::token_files({files.begin(), files.end()}, request.token_dtype);
+  } catch (const UsageError& error) {
+    throw UsageError(error.message(), {}, "choose the type of the tokens with --token-dtype");
+  }
+}
+
+// The order and the validation rows of sequences are those of any table.
+train::TensorDataOptions epoch_options(const TrainSettings& request) {
+  train::TensorDataOptions options;
+  const bool validates = request.run.eval_every.has_value();
+  options.validation_fraction = validates && request.validation_data.empty() ? request.validation : 0;
+  options.order = {.shuffle = !request.no_shuffle, .drop_last = request.drop_last, .seed = request.run.seed};
+  return options;
+}
+
+GptData token_gpt_data(const TrainSettings& request) {
+  const bool text = !are_token_files(request.data);
+  GptData data{.origin = request.data};
+  if (text && (request.data.empty() || request.data == fetched_text()))
+    data.origin = training_text(request.data).origin;
+  const char* const input = "tokens";
+  data.vocabulary = request.vocabulary.value();
+  const auto table = open_sequences(request, request.data, request.gpt.context, input);
+  data.tokens = open_tokens(request, request.data)->size();
+  train::TensorDataOptions options = epoch_options(request);
+  options.positional = {input};
+  options.tokens_per_row = request.gpt.context;
+  if (request.run.eval_every && !request.validation_data.empty())
+    options.validation = open_sequences(request, request.validation_data, request.gpt.context, input);
+  data.source = train::tensor_data(table, options);
+  if (!request.has_tokenizer()) return data;
+  const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
+  data.encode = [tokenizer](const std::string& prompt) {
+    const std::vector<std::uint32_t> tokens = tokenizer.encode(prompt);
+    return std::vector<std::int64_t>(tokens.begin(), tokens.end());
+  };
+  data.decode = [tokenizer](const std::vector<std::int64_t>& tokens) { return tokenizer.decode(tokens); };
+  return data;
+}
+
+GptData text_gpt_data(const TrainSettings& request) {
+  const TrainingText text = training_text(request.data);
+  if (text.content.empty()) throw UsageError(quote(request.data, 200) + " is empty", {}, "give a text file");
+  const train::Vocabulary vocabulary(text.content);
+  GptData data{.vocabulary = request.vocabulary.value_or(vocabulary.size()),
+               .origin = text.origin,
+               .characters = static_cast<std::int64_t>(text.content.size())};
+  if (data.vocabulary < vocabulary.size())
+    throw UsageError(str_cat("--vocab ", data.vocabulary, " is less than the ", vocabulary.size(),
+                             " different characters of the text"),
+                     {}, "leave it out, or use a larger one");
+  data.source =
+      train::text_data(text.content, vocabulary, {request.gpt.context, request.validation, request.run.seed});
+  data.letters = vocabulary;
+  data.encode = [vocabulary](const std::string& prompt) { return vocabulary.encode(prompt); };
+  data.decode = [vocabulary](const std::vector<std::int64_t>& tokens) { return vocabulary.decode(tokens); };
+  return data;
+}
+
+}  // namespace
+
+train::Tokenizer open_tokenizer(const std::string& name) {
+  if (name == "bytes") return train::Tokenizer::bytes();
+  const std::filesystem::path file = name;
+  std::error_code error;
+  if (file.extension() != ".json" && !std::filesystem::exists(file, error))
+    throw UsageError("--tokenizer " + quote(name, 200) + " is not a tokenizer", {},
+                     "use characters, bytes, or a file tokenizer.json");
+  check_input_file(name, ".json");
+  return train::Tokenizer::load(file);
+}
+
+TrainingText training_text(const std::string& path) {
+  if (!path.empty())
+    return {read_input(path), path == fetched_text() ? "Shakespeare's plays, " + path : path};
+  constexpr std::size_t bytes = 400'000;
+  return {train::generated_text(bytes), "generated sentences (no text found; use --data FILE.txt)"};
+}
+
+GptData gpt_data(const TrainSettings& request) {
+  return request.reads_tokens() ? token_gpt_data(request) : text_gpt_data(request);
+}
+
+std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
+                                                         const std::string& data, std::int64_t length,
+                                                         const std::string& input) {
+  return train::sequence_table(open_tokens(request, data),
+                               {.length = length, .input = input, .vocabulary = request.vocabulary});
+}
+
+std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
+                                                         const train::ArchiveModel& model,
+                                                         const std::string& data) {
+  const graph::Graph& graph = model.archive->graph();
+  std::vector<const graph::Value*> inputs;
+  std::vector<std::string> names;
+  for (const graph::GraphInput& input : graph.inputs) {
+    if (input.constant) continue;
+    inputs.push_back(&graph.value(input.value));
+    names.push_back(quote(inputs.back()->name));
+  }
+  if (request.recipe.loss != train::LossKind::CrossEntropy)
+    throw UsageError(
+        str_cat("the target of a token is the next one, but --loss is ", to_string(request.recipe.loss)), {},
+        "leave out --loss, or store inputs and targets in a .safetensors file");
+  const bool one = inputs.size() == 1 && inputs[0]->meta && inputs[0]->meta->sizes.size() == 2 &&
+                   is_integer(inputs[0]->meta->dtype);
+  if (!one)
+    throw UsageError(
+        "token files are for models that take a batch of sequences as their only input, but "
+        "this one takes " +
+            join(names, ", "),
+        {},
+        "export the model with one input of shape [batch, length], or store all inputs in a "
+        ".safetensors file");
+  const graph::Dim& size = inputs[0]->meta->sizes[1];
+  if (!request.sequence && !size.expression.empty())
+    throw UsageError("the model takes sequences of any length", {},
+                     str_cat("give the tokens per example, such as --seq ", size.size));
+  return open_sequences(request, data, request.sequence.value_or(size.size), inputs[0]->name);
+}
+
+std::int64_t sequence_length(const train::TensorTable& table) {
+  return table.columns().begin()->second.shape[1];
+}
+
+void resolve_vocabulary(TrainSettings& request) {
+  if (!request.built_in() || !request.reads_tokens()) return;
+  const bool given = request.vocabulary.has_value(), files_of_tokens = are_token_files(request.data);
+  std::int64_t needed = request.has_tokenizer() ? open_tokenizer(request.tokenizer).size() : 1;
+  if (given && *request.vocabulary < needed)
+    throw UsageError(str_cat("the tokenizer has ", needed, " tokens, but --vocab is ", *request.vocabulary),
+                     {}, str_cat("leave it out, or use --vocab ", needed, " or more"));
+  for (const std::string& files : {request.data, request.validation_data})
+    if (files_of_tokens && !files.empty())
+      needed = std::max(needed, train::largest_token(*open_tokens(request, files)).value_or(0) + 1);
+  if (!given) request.vocabulary = needed;
+  if (*request.vocabulary < needed)
+    throw UsageError(
+        str_cat("the data has a token ", needed - 1, ", but --vocab is ", *request.vocabulary), {},
+        str_cat("use --vocab ", needed, " or more, or check --token-dtype ", to_string(request.token_dtype)));
+}
+
+}  // namespace penstock::tool

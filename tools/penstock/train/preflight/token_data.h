@@ -1,0 +1,60 @@
+// The examples of a language model: token files for either model, and texts for the built-in GPT.
+#pragma once
+
+#include "config/train_settings.h"
+
+#include <penstock/train/data.h>
+#include <penstock/train/model.h>
+#include <penstock/train/tokenizer.h>
+#include <penstock/train/tokens.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::tool {
+
+struct TrainingText {
+  std::string content, origin;
+};
+//! Reads a text file, or generates sentences if the path is empty.
+TrainingText training_text(const std::string& path);
+
+//! The data of the built-in GPT.
+struct GptData {
+  std::unique_ptr<train::DataSource> source;
+  std::int64_t vocabulary = 0;
+  std::string origin;                       //!< the file, or what is generated
+  std::int64_t characters = 0, tokens = 0;  //!< of the data; only the number of its unit is set
+  std::function<std::vector<std::int64_t>(const std::string&)>
+      encode{};  //!< unset if the tokens have no text
+  std::function<std::string(const std::vector<std::int64_t>&)> decode{};
+  std::optional<train::Vocabulary> letters{};  //!< set if the tokens are characters of the text
+};
+//! Opens the data. Throws UsageError if it does not fit the options.
+GptData gpt_data(const TrainSettings& request);
+
+//! Opens `bytes` or a file. Throws UsageError for anything else.
+train::Tokenizer open_tokenizer(const std::string& name);
+
+//! Opens the sequences of `data` as a table with the tensors `input` and `target`. Requires
+//! `request.reads_tokens()`.
+std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
+                                                         const std::string& data, std::int64_t length,
+                                                         const std::string& input);
+//! The same for an exported model, with tensors named after its input. Throws UsageError if the model does
+//! not take a batch of sequences as its only input.
+std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
+                                                         const train::ArchiveModel& model,
+                                                         const std::string& data);
+//! The number of tokens per example of a table of sequences.
+std::int64_t sequence_length(const train::TensorTable& table);
+
+//! Sets `vocabulary` from the tokenizer and the largest token if it was not given: reads all tokens of the
+//! files. Throws UsageError if the tokens do not fit the vocabulary.
+void resolve_vocabulary(TrainSettings& request);
+
+}  // namespace penstock::tool

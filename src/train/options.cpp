@@ -89,7 +89,19 @@ std::string_view to_string(Sharding sharding) {
 }
 
 std::string_view to_string(Precision precision) {
-  return precision == Precision::Bfloat16 ? "bf16" : "float32";
+  switch (precision) {
+    case Precision::Float32:
+      return "float32";
+    case Precision::Bfloat16:
+      return "bf16";
+    case Precision::Float16:
+      return "fp16";
+  }
+  return "";
+}
+
+std::string_view to_string(ParameterDtype dtype) {
+  return dtype == ParameterDtype::Bfloat16 ? "bf16" : "float32";
 }
 
 std::string_view to_string(NanPolicy policy) {
@@ -106,6 +118,11 @@ std::string_view to_string(NanPolicy policy) {
 
 std::string_view to_string(StoragePolicy policy) {
   return policy == StoragePolicy::Warn ? "warn" : "stop";
+}
+
+bool is_loss_scale(double scale) {
+  int exponent = 0;
+  return scale >= 1 && scale <= 0x1p127 && std::frexp(scale, &exponent) == 0.5;
 }
 
 void check(const RunOptions& options) {
@@ -128,6 +145,12 @@ void check(const RunOptions& options) {
     throw UsageError("grad_clip must be a number greater than 0", {},
                      "give a maximum norm such as 1, or std::nullopt to disable clipping");
   check_optimizer(options.optimizer);
+  if (options.parameter_dtype == ParameterDtype::Bfloat16 && options.precision != Precision::Bfloat16)
+    throw UsageError("parameters in bfloat16 need autocast to bfloat16", {},
+                     "set precision to bf16, or parameter_dtype to float32");
+  if (!is_loss_scale(options.loss_scale.initial))
+    throw UsageError("loss_scale.initial must be a power of two of at least 1", {}, "for example 65536");
+  check_at_least(options.loss_scale.growth_interval, 1, "loss_scale.growth_interval");
   const std::int64_t parts = parallel.dp * options.accumulate;
   if (options.batch % parts != 0)
     throw UsageError(str_cat("a batch of ", options.batch, " cannot be split evenly over ", parallel.dp,

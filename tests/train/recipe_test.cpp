@@ -2,12 +2,10 @@
 // recipes in Python (archives/recipes.txt, make_recipes.py). Resumed runs are bitwise equal.
 #include "support/error_message.h"
 #include "support/temp_dir.h"
+#include "train/archive_run.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
-#include <penstock/checkpoint/safetensors.h>
-#include <penstock/comm/thread_ranks.h>
-#include <penstock/train/trainer.h>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -19,14 +17,6 @@
 
 namespace penstock::train {
 namespace {
-
-using schedule::ScheduleKind;
-
-constexpr std::int64_t kSteps = 12;
-
-std::string recipe_file(const std::string& name) {
-  return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
-}
 
 std::map<std::string, std::vector<double>> python_recipes() {
   std::ifstream file(recipe_file("recipes.txt"));
@@ -63,50 +53,6 @@ const std::map<std::string, Recipe>& recipes() {
        {{.kind = AdamW, .weight_decay = 0.1},
         0.01,
         {.freeze = {"head.weight", "layers.0", "layers.*.norm"}}}}};
-  return all;
-}
-
-struct ArchiveRun {
-  std::string model = "language";
-  ArchiveOptions archive{};
-  std::function<at::Tensor(const at::Tensor&)> change_target{};
-};
-
-RunResult train_archive(const ArchiveRun& test, const RunOptions& options) {
-  RunResult result;
-  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
-    ArchiveOptions archive = test.archive;
-    archive.file = recipe_file(test.model + ".pt2");
-    const ArchiveModel model = archive_model(archive);
-    auto tensors = checkpoint::load_safetensors(recipe_file(test.model + ".safetensors"));
-    if (test.change_target) tensors["target"] = test.change_target(tensors.at("target"));
-    const auto data = tensor_data(tensors, {.positional = model.positional, .keywords = model.keywords});
-    RunResult mine = run(world, *model.model, *data, options, {.gather_parameters = true});
-    if (world.rank().value == 0) result = std::move(mine);
-  });
-  return result;
-}
-
-struct Layout {
-  ParallelOptions parallel;
-  std::int64_t accumulate = 1;
-};
-
-std::string text_of(const Layout& layout) {
-  const ParallelOptions& p = layout.parallel;
-  return "pp " + std::to_string(p.pp) + " tp " + std::to_string(p.tp) + " dp " + std::to_string(p.dp) +
-         (p.sharding == Sharding::Full ? " sharded " : " ") + to_string(p.schedule) + " A " +
-         std::to_string(layout.accumulate);
-}
-
-const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all = {
-      {{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
-      {{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 3}},
-      {{.pp = 3, .schedule = ScheduleKind::ZB1P, .microbatches = 2}},
-      {{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}},
-      {{.pp = 2, .dp = 2, .sharding = Sharding::Full, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}},
-      {{.pp = 2, .tp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2}};
   return all;
 }
 

@@ -67,6 +67,7 @@ class Vocabulary {
   //! Skips characters that are not in the vocabulary.
   std::vector<std::int64_t> encode(std::string_view text) const;
   //! The inverse of `encode`.
+  //! A token without a character becomes U+FFFD.
   std::string decode(const std::vector<std::int64_t>& tokens) const;
 
  private:

@@ -30,7 +30,17 @@ enum class LossKind {
 //! Whether replicas shard parameters, gradients and optimizer states.
 enum class Sharding { None, Full };
 //! The type in which stages compute.
-enum class Precision { Float32, Bfloat16 };
+enum class Precision {
+  Float32,
+  Bfloat16,  //!< autocast to bfloat16
+  Float16,   //!< autocast to float16, with a dynamic loss scale
+};
+//! The type of the parameters with which stages compute. The optimizer always updates float32 parameters,
+//! the master weights; checkpoints contain these.
+enum class ParameterDtype {
+  Float32,
+  Bfloat16,  //!< copies in bfloat16, rounded from the master weights after each update
+};
 //! What to do if a loss or gradient is not finite.
 enum class NanPolicy {
   Stop,  //!< stop the run; the error names the microbatch and stage where it first appeared
@@ -45,6 +55,7 @@ std::string_view to_string(OptimizerKind kind);
 std::string_view to_string(LossKind kind);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Precision precision);
+std::string_view to_string(ParameterDtype dtype);
 std::string_view to_string(NanPolicy policy);
 std::string_view to_string(StoragePolicy policy);
 
@@ -85,6 +96,17 @@ struct OptimizerOptions {
   bool centered = false;           //!< RmsProp: subtract the squared mean gradient
 };
 
+//! The loss scale of Precision::Float16. Gradients are computed for the loss times the scale, and divided by
+//! it afterwards. If a gradient overflows on any rank, all ranks skip the update and the scale is halved. It
+//! doubles after `growth_interval` updates without an overflow.
+struct LossScaleOptions {
+  double initial = 65536;  //!< a power of two
+  std::int64_t growth_interval = 2000;
+};
+
+//! Whether a number is a power of two that losses can be multiplied by.
+bool is_loss_scale(double scale);
+
 //! Where and how often checkpoints are written, and whether to resume from one.
 struct CheckpointOptions {
   std::optional<std::filesystem::path> directory{};  //!< by default, no checkpoints are written
@@ -117,6 +139,8 @@ struct RunOptions {
   std::int64_t accumulate = 1;        //!< parts of a batch that run through the pipeline one after the other
   std::optional<double> grad_clip{};  //!< maximum gradient norm
   Precision precision = Precision::Float32;
+  ParameterDtype parameter_dtype = ParameterDtype::Float32;
+  LossScaleOptions loss_scale{};
   std::uint64_t seed = 1;
   std::optional<std::int64_t> eval_every{};    //!< steps between validations
   std::optional<std::int64_t> eval_batches{};  //!< maximum number of batches of `batch` validation rows

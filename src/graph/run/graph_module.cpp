@@ -10,6 +10,7 @@
 #include <penstock/graph/graph_module.h>
 #include <penstock/value/tensor_meta.h>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty_like.h>
 
@@ -162,6 +163,22 @@ std::vector<IValue> flatten_inputs(const Graph& graph, const value::Args& args, 
   return std::move(flat.leaves);
 }
 
+namespace {
+
+bool is_autocast_dtype(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+// A graph was recorded without autocast, which changes the dtypes between operators, and therefore those that
+// one stage sends to the next.
+bool accepts_dtype(const at::Tensor& tensor, at::ScalarType expected) {
+  if (tensor.scalar_type() == expected) return true;
+  return is_autocast_dtype(tensor.scalar_type()) && is_autocast_dtype(expected) &&
+         at::autocast::is_autocast_enabled(tensor.device().type());
+}
+
+}  // namespace
+
 void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const std::string& size_hint) {
   std::vector<std::string> faults;
   std::map<std::string, std::pair<std::int64_t, std::string>> symbols;
@@ -183,7 +200,7 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const s
     }
     if (!value.meta) continue;
     const at::Tensor& tensor = leaves[i].toTensor();
-    if (tensor.scalar_type() != value.meta->dtype) {
+    if (!accepts_dtype(tensor, value.meta->dtype)) {
       faults.push_back(here + " is " + value::dtype_name(tensor.scalar_type()) + ", expected " +
                        value::dtype_name(value.meta->dtype));
     }

@@ -115,7 +115,13 @@ std::vector<std::int64_t> Vocabulary::encode(std::string_view text) const {
 
 std::string Vocabulary::decode(const std::vector<std::int64_t>& tokens) const {
   std::string text;
-  for (const auto token : tokens) text += characters_.at(static_cast<std::size_t>(token));
+  for (const auto token : tokens) {
+    const auto index = static_cast<std::size_t>(token);
+    if (index < characters_.size())
+      text += characters_[index];
+    else
+      text += "\xEF\xBF\xBD";  // U+FFFD
+  }
   return text;
 }
 

@@ -19,12 +19,12 @@ namespace {
 class AutocastScope {
  public:
   AutocastScope(Precision precision, at::DeviceType device)
-      : on_(precision == Precision::Bfloat16), device_(device) {
+      : on_(precision != Precision::Float32), device_(device) {
     if (!on_) return;
     was_ = at::autocast::is_autocast_enabled(device_);
     dtype_ = at::autocast::get_autocast_dtype(device_);
     at::autocast::set_autocast_enabled(device_, true);
-    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_dtype(device_, precision == Precision::Float16 ? at::kHalf : at::kBFloat16);
     at::autocast::increment_nesting();
   }
   ~AutocastScope() {

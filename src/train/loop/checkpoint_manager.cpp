@@ -164,7 +164,8 @@ void CheckpointManager::initialize(const Assembly& assembly) {
 
 Decisions CheckpointManager::decisions() const {
   if (!resume_) return {};
-  Decisions decisions{resume_->checkpoint.note("plan").value_or(""), {}};
+  Decisions decisions{
+      resume_->checkpoint.note("plan").value_or(""), {}, resume_->checkpoint.note("loss_scale").value_or("")};
   if (const std::optional<std::string> split = resume_->checkpoint.note(kSplitNote))
     decisions.split = parse_model_split(*split);
   return decisions;
@@ -174,6 +175,7 @@ void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const 
   checkpoint::Notes notes = notes_;
   notes["seed"] = std::to_string(options_.seed);
   if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
+  if (!decisions.loss_scale.empty()) notes["loss_scale"] = decisions.loss_scale;
   if (decisions.split) notes[kSplitNote] = to_string(*decisions.split);
   writer_->save(step, pieces_of(assembly), notes);
 }

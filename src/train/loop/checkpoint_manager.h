@@ -17,6 +17,7 @@ namespace penstock::train {
 struct Decisions {
   std::string plan{};                 //!< the schedule, as CSV
   std::optional<ModelSplit> split{};  //!< if it was balanced by measured times
+  std::string loss_scale{};           //!< the state of the loss scale; empty if there is none
 
   bool empty() const { return plan.empty() && !split; }
 };

@@ -53,6 +53,7 @@ std::string to_json(const StepRecord& record) {
   for (const std::uint64_t bytes : record.peak_memory) json.value(bytes);
   json.end_array();
   if (record.skipped) json.field("skipped", true);
+  if (record.loss_scale) json.field("loss_scale", *record.loss_scale);
   return json.end_object().text();
 }
 

@@ -18,6 +18,7 @@ std::vector<Scalar> scalars_of(const StepRecord& record) {
     scalars.emplace_back("examples_per_second", record.examples_per_second);
   }
   scalars.emplace_back("bubble", record.bubble);
+  if (record.loss_scale) scalars.emplace_back("loss_scale", *record.loss_scale);
   for (std::size_t rank = 0; rank < record.peak_memory.size(); ++rank)
     scalars.emplace_back(str_cat("peak_memory/rank_", rank), static_cast<double>(record.peak_memory[rank]));
   return scalars;

@@ -1,9 +1,11 @@
 // The training loop: batch, forward and backward over the pipeline, clip, update, report, validate, save.
+#include "base/number_text.h"
 #include "base/text.h"
 #include "train/data/device_batch.h"
 #include "train/diagnostics/not_finite.h"
 #include "train/loop/checkpoint_manager.h"
 #include "train/loop/counted_rows.h"
+#include "train/loop/loss_scale.h"
 #include "train/loop/measure.h"
 #include "train/loop/run_log.h"
 #include "train/loop/step_report.h"
@@ -44,6 +46,7 @@ class Run {
         device_(world.device()),
         reduction_(model.reduction()),
         rate_(options.learning_rate, options.steps),
+        loss_scale_(options),
         progress_{.hook = extras.hook},
         checkpoints_(mesh_.all(), options_, extras.notes),
         reports_(world.rank().value == 0) {}
@@ -97,6 +100,7 @@ class Run {
     const schedule::Schedule schedule = choose_schedule(split);
     assembly_ = assemble(mesh_, device_, model_, split, schedule, options_, progress_);
     checkpoints_.load(assembly_);
+    loss_scale_.restore(checkpoints_.decisions().loss_scale);
     first_step_ = checkpoints_.step() + 1;
     // A restart must repeat the decisions even before the first checkpoint is due.
     if (checkpoints_.enabled() && !decisions_.empty() && first_step_ == 1) save(0);
@@ -150,6 +154,7 @@ class Run {
     progress_.enter(RunPhase::Checkpoint);
     guard_storage([&] { checkpoints_.wait(); });
     report_checkpoint();
+    if (loss_scale_.is_dynamic()) decisions_.loss_scale = loss_scale_.text();
     guard_storage([&] { checkpoints_.save(step, assembly_, decisions_); });
   }
 
@@ -204,15 +209,16 @@ class Run {
     StepReport local;
     std::vector<runtime::StepResult> parts = run_parts();
     progress_.enter(RunPhase::Update);
-    if (options_.accumulate > 1)
-      assembly_.optimizer->scale_gradients(1.0 / static_cast<double>(options_.accumulate));
-    if (logged || options_.grad_clip || options_.on_nan == NanPolicy::Skip) {
+    const double divisor = loss_scale_.value() * static_cast<double>(options_.accumulate);
+    if (divisor != 1) assembly_.optimizer->scale_gradients(1.0 / divisor);
+    if (logged || options_.grad_clip || options_.on_nan == NanPolicy::Skip || loss_scale_.is_dynamic()) {
       local.grad_norm = assembly_.pipeline->clip_grad_norm(
           options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
       if (!std::isfinite(local.grad_norm)) logged = true;  // on all ranks, which have the same norm
     }
     StepRecord record{.step = progress_.step};
     record.rate = rate_.at(progress_.step);
+    if (loss_scale_.is_dynamic()) record.loss_scale = loss_scale_.value();
     if (logged) {
       read_results(local, parts);
       local.peak = static_cast<double>(peak_memory_bytes(assembly_.device));
@@ -225,6 +231,7 @@ class Run {
         result_.stopped = std::max(result_.stopped, static_cast<int>(one.stop));
       if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
     }
+    loss_scale_.update(record.skipped);
     if (!record.skipped) assembly_.optimizer->step(record.rate);
     interval_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     ++interval_.steps;
@@ -243,7 +250,7 @@ class Run {
       pass.batch = to_device(std::move(pass.batch), assembly_.device);
       const Batch& batch = pass.batch;
       check_full(pass);
-      if (part == 0) denominator = loss_denominator(pass);
+      if (part == 0) denominator = scaled(loss_denominator(pass), pass.rows);
       results.push_back(
           assembly_.pipeline->step(batch.args, pass.target(),
                                    {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
@@ -262,6 +269,13 @@ class Run {
                      {}, "drop the last batch of an epoch, or use a batch that divides the examples");
   }
 
+  // A smaller denominator multiplies the loss and all gradients by the scale. Without a denominator, losses
+  // are divided by the rows of a part.
+  std::optional<double> scaled(std::optional<double> denominator, std::int64_t rows) const {
+    if (!loss_scale_.is_dynamic()) return denominator;
+    return denominator.value_or(static_cast<double>(rows)) / loss_scale_.value();
+  }
+
   // Called after the norm was read: the device has then finished the step, and its times need no wait.
   void read_results(StepReport& local, const std::vector<runtime::StepResult>& parts) {
     std::vector<at::Tensor> losses;
@@ -273,7 +287,7 @@ class Run {
       local.end += busy.end;
       if (&part == &parts.back()) keep_timeline(timeline);
     }
-    local.loss = mean_loss(losses);
+    local.loss = mean_loss(losses) / loss_scale_.value();
   }
 
   // The first step is logged too: it shows whether the run starts well.
@@ -297,6 +311,12 @@ class Run {
   }
 
   void not_finite(StepRecord& record) {
+    if (loss_scale_.can_shrink() && std::isfinite(record.loss)) {
+      record.skipped = true;
+      report_in_step(str_cat("a gradient overflowed with a loss scale of ", decimal_text(loss_scale_.value()),
+                             "; the update was skipped, and the scale is halved"));
+      return;
+    }
     switch (options_.on_nan) {
       case NanPolicy::Ignore:
         return;
@@ -376,6 +396,7 @@ class Run {
   at::Device device_;
   runtime::LossReduction reduction_;
   LearningRate rate_;
+  LossScale loss_scale_;
   Progress progress_;
   CheckpointManager checkpoints_;
   bool reports_;

@@ -19,6 +19,12 @@ namespace {
 
 constexpr std::int64_t kIgnoredLabel = -100;
 
+// Autocast may leave the output in a type with too few digits for a loss.
+at::Tensor in_float32(const at::Tensor& tensor) {
+  const bool reduced = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  return reduced ? tensor.to(at::kFloat) : tensor;
+}
+
 // Undefined if there are no weights.
 at::Tensor weights_of(const LossOptions& options) {
   return options.class_weights.empty() ? at::Tensor() : at::tensor(options.class_weights, at::kFloat);
@@ -48,7 +54,7 @@ double weight_of_labels(const c10::IValue& target, const at::Tensor& weights) {
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options) {
   return [leaf, kind, smoothing = options.label_smoothing, weights = weights_of(options)](
              const c10::IValue& output, const c10::IValue& expected, const value::Kwargs&) {
-    const at::Tensor values = value::flatten(output).leaves.at(leaf).toTensor();
+    const at::Tensor values = in_float32(value::flatten(output).leaves.at(leaf).toTensor());
     const at::Tensor target = expected.toTensor();
     switch (kind) {
       case LossKind::Mse:

@@ -97,9 +97,19 @@ int num_stages(const ParallelOptions& options) {
 
 namespace {
 
+bool has_master_weights(const RunOptions& run) {
+  return run.parameter_dtype != ParameterDtype::Float32;
+}
+
 // Shared parameters must be sharded identically in every stage.
-std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const StagedModel& model) {
+std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const StagedModel& model,
+                                                      const RunOptions& run) {
   parallel::StageShardOptions options;
+  if (run.parallel.sharding == Sharding::None) options.storage = parallel::ParameterStorage::Copy;
+  if (has_master_weights(run)) {
+    options.compute_as = at::kBFloat16;
+    options.reduce_as = at::kFloat;
+  }
   for (const runtime::SharedParameter& shared : model.shared())
     for (const runtime::ParameterLocation& location : shared) options.separate.push_back(location.name);
   return std::make_shared<parallel::ShardedStages>(replicas, options);
@@ -165,7 +175,8 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   const std::unique_ptr<StagedModel> parts = model.split_at(split);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
-  if (options.parallel.sharding == Sharding::Full) assembly.sharded = make_sharded(replicas, *parts);
+  if (options.parallel.sharding == Sharding::Full || has_master_weights(options))
+    assembly.sharded = make_sharded(replicas, *parts, options);
   std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);

@@ -140,6 +140,7 @@ void RecipeSettings::declare(Settings& s, train::RunOptions& run) {
   s.choice<LossKind>("--loss", loss,
                      named({LossKind::CrossEntropy, LossKind::Mse, LossKind::Bce, LossKind::L1}),
                      "loss of an exported model");
+  s.add("--loss-scale", loss_scale, "initial loss scale of --precision fp16, a power of two [65536]");
   s.add("--label-smoothing", label_smoothing, "label smoothing of cross_entropy");
   s.add("--class-weights", class_weights,
         "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor");
@@ -184,7 +185,22 @@ void RecipeSettings::resolve(train::RunOptions& run, bool built_in) {
   resolve_learning_rate(options, run.steps);
   resolve_optimizer(run.optimizer);
   check_loss();
+  resolve_loss_scale(run);
+  if (run.parameter_dtype == train::ParameterDtype::Bfloat16 && run.precision != train::Precision::Bfloat16)
+    throw UsageError(str_cat("--param-dtype bf16 does not apply to --precision ", to_string(run.precision)),
+                     {}, "choose --precision bf16 too, or leave --param-dtype out");
   run.parameters.rate_scales = read_rate_scales(rate_scales);
+}
+
+void RecipeSettings::resolve_loss_scale(train::RunOptions& run) {
+  const bool applies = run.precision == train::Precision::Float16;
+  if (loss_scale && !applies)
+    throw UsageError(str_cat("--loss-scale does not apply to --precision ", to_string(run.precision)), {},
+                     "leave it out, or choose --precision fp16");
+  if (!applies) return;
+  loss_scale = run.loss_scale.initial = loss_scale.value_or(run.loss_scale.initial);
+  if (!train::is_loss_scale(*loss_scale))
+    throw UsageError("--loss-scale must be a power of two of at least 1", {}, "for example 65536");
 }
 
 void RecipeSettings::check_loss() const {

@@ -30,6 +30,7 @@ struct RecipeSettings {
   std::optional<double> momentum, dampening, beta1, beta2, epsilon, rate_decay, initial_accumulator, alpha;
   std::vector<std::string> rate_scales;  //!< `PATTERN=FACTOR`
   train::LossKind loss = train::LossKind::CrossEntropy;
+  std::optional<double> loss_scale;
   double label_smoothing = 0;
   std::vector<std::string> class_weights;  //!< numbers, or one file
 
@@ -41,6 +42,7 @@ struct RecipeSettings {
 
  private:
   void resolve_optimizer(train::OptimizerOptions& options);
+  void resolve_loss_scale(train::RunOptions& run);
   void check_loss() const;
 };
 

@@ -77,8 +77,13 @@ void TrainSettings::declare(Settings& s) {
   s.add("--loss-output", loss_output,
         "the model output used for the loss [logits, else the first]; if the data has no target, the output "
         "that is the loss");
-  s.choice<Precision>("--precision", run.precision, named({Precision::Float32, Precision::Bfloat16}),
-                      "bf16: autocast to bfloat16");
+  s.choice<Precision>("--precision", run.precision,
+                      named({Precision::Float32, Precision::Bfloat16, Precision::Float16}),
+                      "autocast to bfloat16, or to float16 with a dynamic loss scale");
+  s.choice<ParameterDtype>("--param-dtype", run.parameter_dtype,
+                           named({ParameterDtype::Float32, ParameterDtype::Bfloat16}),
+                           "bf16: compute with parameters in bfloat16, and update float32 master weights "
+                           "(needs --precision bf16)");
   s.add("--recompute", run.parallel.recompute,
         "keep only the stage inputs and recompute activations in the backward pass");
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");

@@ -159,6 +159,9 @@ std::string optimizer_text(const train::RunOptions& run) {
   if (!run.parameters.freeze.empty()) text += ", frozen: " + join(run.parameters.freeze, ", ");
   if (run.grad_clip) text += ", gradients clipped to norm " + number(*run.grad_clip);
   if (run.precision == train::Precision::Bfloat16) text += ", autocast to bfloat16";
+  if (run.parameter_dtype == train::ParameterDtype::Bfloat16)
+    text += ", parameters in bfloat16 with float32 master weights";
+  if (run.precision == train::Precision::Float16) text += ", autocast to float16";
   return text;
 }
 
@@ -331,7 +334,9 @@ void write_run(JsonWriter& json, const DryRun& dry) {
   json.field("lr", run.learning_rate.peak).field("lr_schedule", to_string(run.learning_rate.kind));
   json.field("warmup", run.learning_rate.warmup).field("momentum", run.optimizer.momentum);
   json.field("weight_decay", run.optimizer.weight_decay).field("grad_clip", run.grad_clip.value_or(0));
-  json.field("precision", to_string(run.precision)).end_object();
+  json.field("precision", to_string(run.precision))
+      .field("param_dtype", to_string(run.parameter_dtype))
+      .end_object();
   json.key("checkpoint").begin_object().field("directory", dry.request.checkpoint);
   json.field("every", run.checkpoint.every.value_or(0)).field("keep", run.checkpoint.keep);
   json.field("resume", run.checkpoint.resume).end_object();

@@ -189,6 +189,8 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
   const graph::Graph& graph = stage.graph;
   const bool sharded = run.parallel.sharding == train::Sharding::Full;
   const std::int64_t shards = sharded ? run.parallel.dp : 1;
+  const bool has_copies = run.parameter_dtype == train::ParameterDtype::Bfloat16;
+  const int gathered_part = has_copies ? 2 : 1;  // of the bytes in float32
   costs.parameter_bytes = costs.gradient_bytes = 0;
   std::vector<value::NamedTensor> trained;
   for (std::size_t i = 0; i < graph.slots.size(); ++i) {
@@ -198,7 +200,9 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     const std::int64_t full = elements.at(static_cast<std::size_t>(stage.slots.at(i)));
     const std::int64_t local = parameter ? (full + shards - 1) / shards : full;
     costs.parameter_bytes += bytes_of(graph, slot, local);
-    if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full);
+    if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full) / gathered_part;
+    // Replicas keep the copy that they compute with next to the master weights.
+    if (!sharded && parameter && has_copies) costs.parameter_bytes += bytes_of(graph, slot, full) / 2;
     if (!parameter || !slot.requires_grad || local == 0 || is_frozen(slot)) continue;
     costs.gradient_bytes += bytes_of(graph, slot, local);
     const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
@@ -267,9 +271,9 @@ void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
     notes.emplace_back(
         "--schedule auto: the run measures three steps and plans its schedule from them; this one is planned "
         "from operation counts.");
-  if (run.precision == train::Precision::Bfloat16)
-    notes.emplace_back(
-        "--precision bf16: activations are counted in float32, so their memory is an upper bound.");
+  if (run.precision != train::Precision::Float32)
+    notes.push_back("--precision " + std::string(to_string(run.precision)) +
+                    ": activations are counted in float32, so their memory is an upper bound.");
   if (run.parallel.tp > 1)
     notes.emplace_back(
         "--tp: activations are counted in full on every tensor-parallel rank, so their memory is an upper "

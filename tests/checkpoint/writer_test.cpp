@@ -1,7 +1,7 @@
 // The checkpoint writer: asynchronous saves, one at a time, retention, errors, and the choice of the
 // checkpoint to resume from.
-#include "checkpoint/commit/manifest.h"
 #include "checkpoint/commit/access.h"
+#include "checkpoint/commit/manifest.h"
 #include "faulty_files.h"
 #include "support/check.h"
 #include "support/counted_tensors.h"

@@ -55,7 +55,8 @@ class GraphModule {
 };
 
 //! Throws ShapeError listing every input leaf that does not match: wrong dtype, wrong fixed size, conflicting
-//! values of a symbol, or a symbol out of range. With autocast, float32, bfloat16 and float16 are equivalent. `size_hint` replaces the default hint for wrong fixed sizes.
+//! values of a symbol, or a symbol out of range. With autocast, float32, bfloat16 and float16 are equivalent.
+//! `size_hint` replaces the default hint for wrong fixed sizes.
 void check_inputs(const Graph& graph, const std::vector<c10::IValue>& leaves,
                   const std::string& size_hint = {});
 

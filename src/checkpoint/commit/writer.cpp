@@ -4,11 +4,11 @@
 #include "base/io/bytes.h"
 #include "base/log_line.h"
 #include "base/text.h"
+#include "checkpoint/commit/access.h"
 #include "checkpoint/commit/commit.h"
 #include "checkpoint/commit/directory_lock.h"
 #include "checkpoint/commit/files.h"
 #include "checkpoint/commit/host_copies.h"
-#include "checkpoint/commit/access.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/save_plan.h"
 

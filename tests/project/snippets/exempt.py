@@ -5,7 +5,7 @@ SETUP = ["penstock schedule 1F1B --ranks 4 --microbatches 8 > my_schedule.csv"]
 
 # Commands of `penstock` that load libtorch and mostly need a model: only their options are compared with the help.
 # tests/tools runs these commands, and tests/tools/train/readme_example.sh those of the README.
-TORCH_COMMANDS = {"checkpoint", "costs", "doctor", "eval", "inspect", "run", "train", "version"}
+TORCH_COMMANDS = {"checkpoint", "costs", "doctor", "eval", "generate", "inspect", "run", "train", "version"}
 
 # Other commands, by a pattern for their beginning. (The test compares those of `./dev` with its help.)
 COMMANDS = {

@@ -219,13 +219,26 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   const std::vector<std::string> of_archives{"split",           "tp-plan",        "balance",     "loss",
                                              "label-smoothing", "class-weights",  "loss-output", "no-shuffle",
                                              "drop-last",       "validation-data"},
-      of_gpt{"seq",    "layers",       "width",     "heads",  "dropout",
-             "untied", "feed-forward", "positions", "sample", "prompt"};
-  // Only options of the chosen optimizer and learning-rate schedule are printed; others would be errors.
-  const std::vector<std::string> of_recipe{
-      "momentum",      "dampening",           "beta1",         "beta2",    "epsilon",
-      "adagrad-decay", "initial-accumulator", "rmsprop-alpha", "lr-final", "lr-decay-steps",
-      "lr-power",      "lr-period",           "lr-gamma",      "lr-start"};
+      of_gpt{"seq",          "layers",    "width",  "heads",  "dropout",  "untied",
+             "feed-forward", "positions", "sample", "prompt", "tokenizer"};
+  // Only options of the chosen data, precision, optimizer and schedule are printed; others would be errors.
+  const std::vector<std::string> of_recipe{"momentum",
+                                           "dampening",
+                                           "beta1",
+                                           "beta2",
+                                           "epsilon",
+                                           "adagrad-decay",
+                                           "initial-accumulator",
+                                           "rmsprop-alpha",
+                                           "lr-final",
+                                           "lr-decay-steps",
+                                           "lr-power",
+                                           "lr-period",
+                                           "lr-gamma",
+                                           "lr-start",
+                                           "loss-scale",
+                                           "token-dtype",
+                                           "vocab"};
   const std::string help = penstock({"train", "--help"}).out;
   const std::regex option("\n +--([a-z0-9-]+)");
   const auto check = [&](std::vector<std::string> words, const std::vector<std::string>& without,

@@ -3,7 +3,6 @@ from harness import at_least, at_most
 
 SINGLE = ("1F1B", "GPipe")
 SCHEDULES = SINGLE + ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
-
 ZERO_BUBBLE = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
 
@@ -37,10 +36,18 @@ def gpt(bench, schedule):
                   [max(reference) / 2**20] * len(fullest), "MiB", at_least(1))
 
 
+def thread_ranks(bench, schedule):
+    runs = bench.alternate({"ours": bench.program("runtime_bench", "gpt", schedule, 16, 2, "threads")})["ours"]
+    error = [abs(run["predicted_s"] / run["median_s"] - 1) for run in runs]
+    bench.value(f"GPT step, error of the prediction, {schedule}, 2 thread ranks", error, "", at_most(0.1))
+
+
 def measure(bench):
     for schedule in SCHEDULES:
         overhead(bench, schedule)
     for schedule in SCHEDULES:
         gpt(bench, schedule)
+    for schedule in SINGLE + ZERO_BUBBLE:
+        thread_ranks(bench, schedule)
     for what in ("messages", "autograd", "timeline", "overlap"):  # lower bounds, for context
         bench.log(f"  floor, {what}: {bench.run(bench.program('floor_bench', what))}")

@@ -1,6 +1,6 @@
-// Measures the overhead of the runtime: a pipeline with one rank per process, with nearly empty stages or a
-// small GPT. PENSTOCK_BACKEND selects the transport. It starts its own ranks. reference.py measures the same
-// with the reference.
+// Measures the overhead of the runtime: a pipeline with one rank per process (or per thread), with nearly
+// empty stages or a small GPT. PENSTOCK_BACKEND selects the transport between processes. It starts its own
+// ranks. reference.py measures the same with the reference.
 #include "base/json.h"
 #include "bound.h"
 #include "counting_allocator.h"
@@ -8,6 +8,7 @@
 #include "models.h"
 
 #include <penstock/comm/launcher.h>
+#include <penstock/comm/thread_ranks.h>
 
 #include <sys/resource.h>
 
@@ -168,11 +169,8 @@ void add_per_rank(ps::JsonWriter& json, const char* name, const std::vector<at::
   json.end_array();
 }
 
-int run_rank(const std::string& model, const std::string& schedule, int microbatches, int steps) {
-  ps::bench::CountingAllocator::install();
-  at::set_num_threads(1);
-  torch::manual_seed(0);
-  ps::comm::World world = ps::comm::init();
+void run_rank(ps::comm::World& world, const std::string& model, const std::string& schedule, int microbatches,
+              int steps) {
   const ps::schedule::ScheduleInfo& info = info_of(ps::schedule::parse_schedule_kind(schedule));
   const int num_stages = world.size() * info.only_stages_per_rank.value_or(2);
   const auto placement = ps::schedule::Placement::make(world.size(), num_stages, info.placement);
@@ -204,7 +202,7 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   c10::Dict<std::string, double> parts;
   for (const auto& [name, us] : measured.parts) parts.insert(name, us);
   const std::vector<c10::IValue> all_parts = world.group().all_gather_object(parts);
-  if (world.rank().value != 0) return 0;
+  if (world.rank().value != 0) return;
   ps::JsonWriter json;
   json.begin_object().field("model", model).field("schedule", schedule).field("microbatches", microbatches);
   json.field("best_s", *std::min_element(measured.seconds.begin(), measured.seconds.end()));
@@ -225,19 +223,33 @@ int run_rank(const std::string& model, const std::string& schedule, int microbat
   }
   json.end_array().end_object();
   std::cout << json.text() << std::endl;
-  return 0;
 }
 
 }  // namespace
 
-// runtime_bench MODEL SCHEDULE MICROBATCHES STEPS
+// runtime_bench MODEL SCHEDULE MICROBATCHES STEPS [threads]: with `threads`, the figures of memory are those
+// of both ranks together.
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: runtime_bench linear|gpt SCHEDULE MICROBATCHES STEPS\n";
+  const bool threads = argc == 6 && std::string(argv[5]) == "threads";
+  if (argc != 5 && !threads) {
+    std::cerr << "usage: runtime_bench linear|gpt SCHEDULE MICROBATCHES STEPS [threads]\n";
     return 2;
   }
-  if (std::getenv("RANK") != nullptr)
-    return run_rank(argv[1], argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  const auto run = [&](ps::comm::World& world) {
+    run_rank(world, argv[1], argv[2], std::atoi(argv[3]), std::atoi(argv[4]));
+  };
+  if (threads || std::getenv("RANK") != nullptr) {
+    ps::bench::CountingAllocator::install();
+    at::set_num_threads(1);
+    torch::manual_seed(0);
+    if (threads) {
+      ps::comm::run_thread_ranks(2, run);
+    } else {
+      ps::comm::World world = ps::comm::init();
+      run(world);
+    }
+    return 0;
+  }
   ps::comm::LaunchOptions launch;
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string(), argv[1], argv[2], argv[3],
                     argv[4]};

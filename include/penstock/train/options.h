@@ -27,8 +27,13 @@ enum class LossKind {
   Bce,           //!< binary cross entropy of logits
   L1,            //!< mean absolute error
 };
-//! Whether replicas shard parameters, gradients and optimizer states.
-enum class Sharding { None, Full };
+//! What replicas shard.
+enum class Sharding {
+  None,
+  Optimizer,  //!< optimizer states (ZeRO-1)
+  Gradients,  //!< gradients and optimizer states (ZeRO-2)
+  Full,       //!< parameters, gradients and optimizer states (ZeRO-3)
+};
 //! The type in which stages compute.
 enum class Precision {
   Float32,

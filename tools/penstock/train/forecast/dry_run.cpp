@@ -123,6 +123,11 @@ std::string batch_text(const DryRun& dry) {
                  rows.front());
 }
 
+const char* sharded_state(train::Sharding sharding) {
+  if (sharding == train::Sharding::Optimizer) return "optimizer states";
+  return sharding == train::Sharding::Gradients ? "gradients and optimizer states" : "all states";
+}
+
 std::string topology_text(const DryRun& dry) {
   const train::ParallelOptions& parallel = dry.options().parallel;
   std::string text =
@@ -130,7 +135,8 @@ std::string topology_text(const DryRun& dry) {
               (is_launched(dry.launcher) ? " of " + std::string(to_string(dry.launcher.launcher))
                                          : " on " + host_name()),
               ": pp ", parallel.pp, " x tp ", parallel.tp, " x dp ", parallel.dp);
-  if (parallel.sharding == train::Sharding::Full) text += ", sharded over dp";
+  if (parallel.sharding != train::Sharding::None)
+    text += str_cat(", ", sharded_state(parallel.sharding), " sharded over dp");
   return text + "; backend " + dry.request.backend + ", device " + device_of(dry.request.device).str();
 }
 

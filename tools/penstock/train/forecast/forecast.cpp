@@ -187,8 +187,12 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     });
   };
   const graph::Graph& graph = stage.graph;
-  const bool sharded = run.parallel.sharding == train::Sharding::Full;
-  const std::int64_t shards = sharded ? run.parallel.dp : 1;
+  using train::Sharding;
+  const Sharding sharding = run.parallel.sharding;
+  const bool sharded = sharding == Sharding::Full;
+  const auto shard_of = [&](std::int64_t elements) {
+    return (elements + run.parallel.dp - 1) / run.parallel.dp;
+  };
   const bool has_copies = run.parameter_dtype == train::ParameterDtype::Bfloat16;
   const int gathered_part = has_copies ? 2 : 1;  // of the bytes in float32
   costs.parameter_bytes = costs.gradient_bytes = 0;
@@ -198,15 +202,18 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     if (slot.kind == graph::Slot::Kind::Constant) continue;
     const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
     const std::int64_t full = elements.at(static_cast<std::size_t>(stage.slots.at(i)));
-    const std::int64_t local = parameter ? (full + shards - 1) / shards : full;
-    costs.parameter_bytes += bytes_of(graph, slot, local);
+    const std::int64_t shard = sharding == Sharding::None ? full : shard_of(full);
+    // With copies, the stored parameters are those in bfloat16, next to the shards of the master weights.
+    const std::int64_t stored = parameter && (sharded || has_copies) ? shard : full;
+    costs.parameter_bytes += bytes_of(graph, slot, stored);
     if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full) / gathered_part;
     // Replicas keep the copy that they compute with next to the master weights.
     if (!sharded && parameter && has_copies) costs.parameter_bytes += bytes_of(graph, slot, full) / 2;
-    if (!parameter || !slot.requires_grad || local == 0 || is_frozen(slot)) continue;
-    costs.gradient_bytes += bytes_of(graph, slot, local);
+    if (!parameter || !slot.requires_grad || full == 0 || is_frozen(slot)) continue;
+    const bool all_gradients = sharding == Sharding::None || sharding == Sharding::Optimizer;
+    costs.gradient_bytes += bytes_of(graph, slot, all_gradients ? full : shard);
     const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
-    trained.push_back({slot.names[0], at::empty({local}, options)});
+    trained.push_back({slot.names[0], at::empty({shard}, options)});
   }
   costs.optimizer_bytes = optimizer_bytes(trained, run.optimizer);
   costs.recompute = run.parallel.recompute;
@@ -290,7 +297,7 @@ void add_memory_note(std::vector<std::string>& notes, const std::vector<RankFore
   if (largest == ranks.end() || largest->peak() <= total) return;
   notes.push_back(str_cat("Pipeline rank ", largest - ranks.begin(), " needs ", format_bytes(largest->peak()),
                           ", but its device has ", format_bytes(total),
-                          ". Use more ranks, --recompute or --sharding full."));
+                          ". Use more ranks, --recompute or --sharding."));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ void ShardedStages::before_compute(StageId stage) {
   stages_.at(stage).unshard();
 }
 void ShardedStages::reshard(StageId stage) {
-  stages_.at(stage).reshard();
+  Access::impl(stages_.at(stage))->reshard();
 }
 void ShardedStages::before_backward(StageId stage, runtime::GradientSync sync) {
   if (sync == runtime::GradientSync::Reduce) Access::impl(stages_.at(stage))->begin_last();

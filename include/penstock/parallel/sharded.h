@@ -23,8 +23,8 @@ namespace penstock::parallel {
 enum class ParameterStorage {
   //! Its shards of parameters, gradients and optimizer states (ZeRO-3).
   Shard,
-  //! All parameters, which are gathered once after each update, and its shards of gradients and optimizer
-  //! states (ZeRO-2).
+  //! All parameters, which are gathered again after each reduction of gradients, before their next use, and
+  //! its shards of gradients and optimizer states (ZeRO-2).
   ShardGradients,
   //! All parameters, all gradients, which are all-reduced, and its shard of the optimizer states (ZeRO-1).
   ShardOptimizer,
@@ -135,7 +135,9 @@ class [[nodiscard]] Sharded {
   // Manual control, for callers that know when parameters are needed (pipelines).
   //! Gathers the parameters of all units and waits.
   void unshard();
-  //! Frees the gathered parameters. Does nothing if all parameters are stored (ParameterStorage).
+  //! Frees the gathered parameters. If all parameters are stored (ParameterStorage), they are gathered again
+  //! before their next use instead; call it on every rank after changing shards in another way than by an
+  //! optimizer after a reduction.
   void reshard();
   //! Reduces the gradients accumulated since the last reduction, and waits.
   void reduce();

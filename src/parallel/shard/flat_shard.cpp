@@ -137,10 +137,7 @@ void FlatShard::set_storage(bool full) {
 }
 
 void FlatShard::start_gather() {
-  if (gathered_ && gathered_version_ != version()) {  // an optimizer has updated the shards
-    release();
-    gathered_ = false;
-  }
+  if (gathered_ && gathered_version_ != version()) release();  // an optimizer has updated the shards
   if (gathered_ || gathering_) return;
   const at::NoGradGuard no_grad;
   set_storage(true);
@@ -170,6 +167,12 @@ void FlatShard::release() {
   gathered_ = false;
   empty_parameters();
   set_storage(false);
+}
+
+void FlatShard::outdate() {
+  if (!keeps_parameters()) return;  // freed after each use
+  if (gathering_) finish_gather();
+  gathered_ = false;
 }
 
 void FlatShard::collect(std::size_t index) {
@@ -241,6 +244,7 @@ void FlatShard::finish_reduce(const std::vector<bool>& used) {
       grad = part;
     }
   }
+  outdate();  // an optimizer may now update the shards, on any rank
 }
 
 void FlatShard::abandon() noexcept {
@@ -267,6 +271,7 @@ void FlatShard::set_groups(const comm::Group& gather, const comm::Group& reduce,
   gather_ = gather;
   reduce_ = reduce;
   options_.replicas = replicas;
+  outdate();
 }
 
 at::Tensor FlatShard::gather_full(bool gradients) const {

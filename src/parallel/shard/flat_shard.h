@@ -32,6 +32,9 @@ class FlatShard {
   void finish_gather();
   //! Waits for a gather in progress. Frees nothing if all parameters are stored.
   void release();
+  //! Gathers stored parameters again before their next use. All ranks must agree on it, so it does not depend
+  //! on whether the shard of this rank has changed, which may be empty.
+  void outdate();
 
   // Gradients: accumulated for the full parameters, reduced into those of the shards.
   //! Moves a parameter's `.grad` into the full gradient buffer.

@@ -49,6 +49,7 @@ class ShardedStageModule final : public runtime::StageModule {
   bool is_training() const override { return inner_->is_training(); }
   std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
+  bool accumulates_repeatedly() const override { return inner_->accumulates_repeatedly(); }
   //! Resharded parameters are empty, but stay on their meshes.
   std::vector<tensor::DeviceMesh> meshes() const override { return inner_->meshes(); }
 

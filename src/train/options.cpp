@@ -174,6 +174,9 @@ void check(const RunOptions& options) {
   if (parallel.sharding != Sharding::None && parallel.dp == 1)
     throw UsageError("sharding distributes the state of training over replicas, but there is only one", {},
                      "use 2 or more data-parallel ranks (dp), or no sharding");
+  if (parallel.recompute && !parallel.recompute_modules.empty())
+    throw UsageError("recompute and recompute_modules exclude each other", {},
+                     "recompute whole stages, or the modules that patterns select");
   // Throws if the schedule is unknown, cannot train, or does not support these counts.
   num_stages(parallel);
 }

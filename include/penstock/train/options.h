@@ -80,6 +80,9 @@ struct ParallelOptions {
   std::optional<int> stages_per_rank{};  //!< default: that of the schedule, or 1 for AutoSchedule
   int microbatches = 4;
   bool recompute = false;  //!< keep only the stage inputs of each microbatch and recompute activations
+  //! Recompute only the activations of these modules, instead of whole stages: patterns of module paths, as
+  //! for parameters (parameter_groups.h). Of modules that contain each other, the outer one counts.
+  std::vector<std::string> recompute_modules{};
 
   int ranks() const { return pp * tp * dp; }
 };

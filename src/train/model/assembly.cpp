@@ -202,6 +202,7 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   const auto tensor_group = tensor_ranks > 1 ? std::optional(mesh.group("tp")) : std::nullopt;
   const ParameterGroups groups = parameter_groups(model, options.parameters);
   const std::unique_ptr<StagedModel> parts = model.split_at(split);
+  parts->recompute_modules(options.parallel.recompute_modules);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
   if (options.parallel.sharding != Sharding::None || has_master_weights(options))

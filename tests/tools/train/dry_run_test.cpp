@@ -240,6 +240,11 @@ TEST(ToolDryRun, MemoryFollowsFormulaOf1F1B) {
   const json recomputed = forecast(gpt({"--ranks=3", "--microbatches=8", "--recompute"}));
   EXPECT_LT(recomputed.at("ranks")[0].at("in_flight_bytes"), predicted.at("ranks")[0].at("in_flight_bytes"));
   EXPECT_GT(work_in(recomputed), work_in(predicted));
+  const json blocks = forecast(gpt({"--ranks=3", "--microbatches=8", "--recompute=blocks.*"}));
+  EXPECT_LT(blocks.at("ranks")[0].at("in_flight_bytes"), predicted.at("ranks")[0].at("in_flight_bytes"));
+  EXPECT_GT(work_in(blocks), work_in(predicted));
+  EXPECT_LE(work_in(blocks), 1.001 * work_in(recomputed));
+  EXPECT_EQ(blocks.at("schedule").at("recompute_modules"), json({"blocks.*"}));
 }
 
 TEST(ToolDryRun, StepTimeIsProportionalToMeasuredSpeed) {

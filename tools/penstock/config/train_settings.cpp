@@ -85,8 +85,9 @@ void TrainSettings::declare(Settings& s) {
                            named({ParameterDtype::Float32, ParameterDtype::Bfloat16}),
                            "bf16: compute with parameters in bfloat16, and update float32 master weights "
                            "(needs --precision bf16)");
-  s.add("--recompute", run.parallel.recompute,
-        "keep only the stage inputs and recompute activations in the backward pass");
+  s.flag_or_list("--recompute", run.parallel.recompute, run.parallel.recompute_modules,
+                 "keep only the stage inputs and recompute activations in the backward pass; "
+                 "--recompute=PATTERNS recomputes only those of modules: blocks.*, layers.*.mlp");
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
         "read examples in file order and wrap around at the end, instead of a random order per epoch");

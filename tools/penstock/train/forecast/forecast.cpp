@@ -6,8 +6,10 @@
 #include "parallel/graph/weights.h"
 #include "parallel/tensor/module_paths.h"
 #include "pipe/balance.h"
+#include "pipe/recomputed_graph.h"
 #include "report/stages.h"
 #include "train/loop/optimizer.h"
+#include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 #include "train/preflight/balance_check.h"
 #include "train/preflight/model_checks.h"
@@ -219,13 +221,27 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
   costs.recompute = run.parallel.recompute;
 }
 
+//! The backward pass repeats the forward passes of recomputed modules, whose activations are not kept.
+void set_recomputation(plan::StageCosts& costs, const graph::Graph& graph,
+                       const std::vector<std::string>& modules, double flops_per_second) {
+  const pipe::RecomputedCosts recomputed = pipe::recomputed_costs(graph, modules);
+  costs.activation_bytes -= recomputed.bytes;
+  costs.input += recomputed.flops / flops_per_second;
+}
+
 //! With times at `kDefaultFlops`.
 plan::Costs costs_of(const SplitModel& model, const train::RunOptions& run) {
-  plan::Costs costs = pipe::stage_costs(model.pipe.split(), kDefaultFlops * run.parallel.tp);
+  const double flops_per_second = kDefaultFlops * run.parallel.tp;
+  plan::Costs costs = pipe::stage_costs(model.pipe.split(), flops_per_second);
+  const std::vector<std::string> modules =
+      train::matching_modules(run.parallel.recompute_modules, module_paths(model.pipe.graph()));
   const std::vector<std::int64_t> elements =
       local_elements(model.pipe.graph(), model.tensor_plan, run.parallel.tp);
-  for (std::size_t s = 0; s < costs.stages.size(); ++s)
-    set_local_bytes(costs.stages[s], model.pipe.split().stages[s], elements, run);
+  for (std::size_t s = 0; s < costs.stages.size(); ++s) {
+    const graph::StageGraph& stage = model.pipe.split().stages[s];
+    set_local_bytes(costs.stages[s], stage, elements, run);
+    set_recomputation(costs.stages[s], stage.graph, modules, flops_per_second);
+  }
   return costs;
 }
 
@@ -281,6 +297,9 @@ void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
   if (run.precision != train::Precision::Float32)
     notes.push_back("--precision " + std::string(to_string(run.precision)) +
                     ": activations are counted in float32, so their memory is an upper bound.");
+  if (!run.parallel.recompute_modules.empty())
+    notes.emplace_back(
+        "--recompute: the activations of the module that is being recomputed are not counted.");
   if (run.parallel.tp > 1)
     notes.emplace_back(
         "--tp: activations are counted in full on every tensor-parallel rank, so their memory is an upper "

@@ -139,8 +139,8 @@ BlockImpl::BlockImpl(const GptOptions& options) {
 }
 
 at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache) {
-  const auto mixed = x + dropout(attention(norm1(x), past, cache));
-  return mixed + dropout(mlp(norm2(mixed)));
+  const auto mixed = x + dropout(runtime::call(attention, norm1(x), past, cache));
+  return mixed + dropout(runtime::call(mlp, norm2(mixed)));
 }
 
 GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)

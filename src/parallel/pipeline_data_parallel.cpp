@@ -49,6 +49,7 @@ class ShardedStageModule final : public runtime::StageModule {
   bool is_training() const override { return inner_->is_training(); }
   std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
+  bool accumulates_repeatedly() const override { return inner_->accumulates_repeatedly(); }
   //! Resharded parameters are empty, but stay on their meshes.
   std::vector<tensor::DeviceMesh> meshes() const override { return inner_->meshes(); }
 
@@ -101,7 +102,7 @@ void ShardedStages::before_compute(StageId stage) {
   stages_.at(stage).unshard();
 }
 void ShardedStages::reshard(StageId stage) {
-  stages_.at(stage).reshard();
+  Access::impl(stages_.at(stage))->reshard();
 }
 void ShardedStages::before_backward(StageId stage, runtime::GradientSync sync) {
   if (sync == runtime::GradientSync::Reduce) Access::impl(stages_.at(stage))->begin_last();

@@ -1,9 +1,11 @@
 // Adapts stage graphs to the runtime's StageModule interface and derives the pipeline options of a split.
 #include "base/text.h"
+#include "pipe/recomputed_graph.h"
 
 #include <penstock/base/error.h>
 #include <penstock/pipe/pipe.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -184,8 +186,10 @@ value::ChunkSpec output_spec(const graph::Graph& graph) {
 class PipeStage : public runtime::StageModule {
  public:
   PipeStage(std::shared_ptr<graph::GraphModule> module, const StageLinks& links, std::size_t stage,
-            value::Structure args, std::set<std::string> keywords, std::string size_hint)
+            value::Structure args, std::set<std::string> keywords, std::string size_hint,
+            const std::vector<std::string>& recomputed)
       : module_(std::move(module)),
+        recomputed_(module_, recomputed),
         size_hint_(std::move(size_hint)),
         feeds_(links.feeds[stage]),
         next_(links.next[stage]),
@@ -215,7 +219,8 @@ class PipeStage : public runtime::StageModule {
     std::vector<IValue> inputs;
     for (const Feed& feed : feeds_) inputs.push_back(input(feed, user, args, kwargs));
     check_inputs(module_->graph(), inputs, size_hint_);
-    std::vector<IValue> outputs = module_->run(std::move(inputs));
+    const bool recomputes = recomputed_.any() && module_->is_training() && at::GradMode::is_enabled();
+    std::vector<IValue> outputs = recomputes ? recomputed_.run(inputs) : module_->run(std::move(inputs));
     runtime::StageResult result;
     const auto passed = [&](const Passed& what) {
       return what.output ? outputs[static_cast<std::size_t>(*what.output)] : user.at(what.user_leaf);
@@ -239,6 +244,7 @@ class PipeStage : public runtime::StageModule {
   bool is_training() const override { return module_->is_training(); }
 
   std::optional<std::set<std::string>> keywords() const override { return keywords_; }
+  bool accumulates_repeatedly() const override { return recomputed_.shares_parameters(); }
 
  private:
   static const IValue& keyword(const value::Kwargs& kwargs, const std::string& name) {
@@ -261,6 +267,7 @@ class PipeStage : public runtime::StageModule {
   }
 
   std::shared_ptr<graph::GraphModule> module_;  // shared with the Pipe
+  RecomputedGraph recomputed_;
   std::string size_hint_;
   std::vector<Feed> feeds_;
   std::vector<Passed> next_;
@@ -272,12 +279,13 @@ class PipeStage : public runtime::StageModule {
 
 }  // namespace
 
-std::shared_ptr<runtime::StageModule> Pipe::make_stage_module(StageId stage) {
+std::shared_ptr<runtime::StageModule> Pipe::make_stage_module(StageId stage,
+                                                              const std::vector<std::string>& recomputed) {
   const value::Structure args = graph_.input_structure.children.empty()
                                     ? value::Structure{.kind = value::Structure::Kind::Tuple}
                                     : graph_.input_structure.children[0];
   return std::make_shared<PipeStage>(stage_module(stage), StageLinks(graph_, split_), stage.index(), args,
-                                     model_keywords(graph_), size_hint_);
+                                     model_keywords(graph_), size_hint_, recomputed);
 }
 
 runtime::PipelineStage Pipe::build_stage(StageId stage, at::Device device, const comm::Group& group,

@@ -135,6 +135,7 @@ void check_before_start(const Model& model, const RunOptions& options) {
   model.check_rows(value::chunk_sizes(rows.end - rows.begin, options.parallel.microbatches));
   const auto split = model.split_at(model.split(num_stages(options.parallel)));
   if (options.parallel.tp > 1) split->check_tensor_ranks(options.parallel.tp);
+  split->recompute_modules(options.parallel.recompute_modules);
   parameter_groups(model, options.parameters);  // throws if a pattern selects nothing
   check_checkpoints(model, *split, options);
 }

@@ -85,7 +85,17 @@ std::string_view to_string(LossKind kind) {
 }
 
 std::string_view to_string(Sharding sharding) {
-  return sharding == Sharding::Full ? "full" : "none";
+  switch (sharding) {
+    case Sharding::None:
+      return "none";
+    case Sharding::Optimizer:
+      return "optimizer";
+    case Sharding::Gradients:
+      return "gradients";
+    case Sharding::Full:
+      return "full";
+  }
+  return "";
 }
 
 std::string_view to_string(Precision precision) {
@@ -161,9 +171,12 @@ void check(const RunOptions& options) {
         str_cat("a batch of ", options.batch / parts, " examples", (parts > 1 ? " per replica and part" : ""),
                 " is too small for ", parallel.microbatches, " microbatches"),
         {}, "use a larger batch, or fewer microbatches");
-  if (parallel.sharding == Sharding::Full && parallel.dp == 1)
-    throw UsageError("full sharding distributes parameters over replicas, but there is only one", {},
+  if (parallel.sharding != Sharding::None && parallel.dp == 1)
+    throw UsageError("sharding distributes the state of training over replicas, but there is only one", {},
                      "use 2 or more data-parallel ranks (dp), or no sharding");
+  if (parallel.recompute && !parallel.recompute_modules.empty())
+    throw UsageError("recompute and recompute_modules exclude each other", {},
+                     "recompute whole stages, or the modules that patterns select");
   // Throws if the schedule is unknown, cannot train, or does not support these counts.
   num_stages(parallel);
 }

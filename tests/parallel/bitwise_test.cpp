@@ -18,6 +18,9 @@
 namespace penstock::test {
 namespace {
 
+constexpr Data kDataParallel[] = {Data::Replicated, Data::Sharded, Data::ShardedGradients,
+                                  Data::ShardedOptimizer};
+
 //! Throws if any bit differs.
 void expect_bits(const std::string& what, const Tensors& actual, const Tensors& expected) {
   for (const auto& [name, value] : actual) {
@@ -47,7 +50,7 @@ TEST(ParallelBitwise, TwoReplicasMatchTwoProcessesInEverySchedule) {
       }
     }
     for (const Row& row : schedules(2)) {
-      for (const Data data : {Data::Replicated, Data::Sharded}) {
+      for (const Data data : kDataParallel) {
         if (kind == Kind::Frozen && row.stages_per_rank == 2 && data == Data::Replicated) continue;  // enough
         SCOPED_TRACE(row.text() + ", " + text(kind) + ", " + text(data));
         ++runs;
@@ -109,7 +112,7 @@ TEST(ParallelBitwise, IdenticalReplicasMatchSingleReplica) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
     const Bits alone = train_bits({.pp = 2, .tp = 2}, row, Kind::Tied, Data::None, true);
-    for (const Data data : {Data::Replicated, Data::Sharded}) {
+    for (const Data data : kDataParallel) {
       SCOPED_TRACE(row.text() + ", " + text(data));
       const Bits both = train_bits({.pp = 2, .dp = 2, .tp = 2}, row, Kind::Tied, data, true);
       EXPECT_NO_THROW(expect_bits("gradient of", both.gradients, alone.gradients));
@@ -121,19 +124,21 @@ TEST(ParallelBitwise, IdenticalReplicasMatchSingleReplica) {
 TEST(ParallelBitwise, ShardedMatchesReplicated) {
   at::set_num_threads(1);
   for (const Row& row : kSomeSchedules) {
-    SCOPED_TRACE(row.text());
     const Axes axes{.pp = 2, .dp = 2, .tp = 2};
-    const Bits replicated = train_bits(axes, row, Kind::Frozen, Data::Replicated, false),
-               sharded = train_bits(axes, row, Kind::Frozen, Data::Sharded, false);
-    EXPECT_NO_THROW(expect_bits("gradient of", sharded.gradients, replicated.gradients));
-    EXPECT_NO_THROW(expect_bits("parameter", sharded.parameters, replicated.parameters));
+    const Bits replicated = train_bits(axes, row, Kind::Frozen, Data::Replicated, false);
+    for (const Data data : {Data::Sharded, Data::ShardedGradients, Data::ShardedOptimizer}) {
+      SCOPED_TRACE(row.text() + ", " + text(data));
+      const Bits sharded = train_bits(axes, row, Kind::Frozen, data, false);
+      EXPECT_NO_THROW(expect_bits("gradient of", sharded.gradients, replicated.gradients));
+      EXPECT_NO_THROW(expect_bits("parameter", sharded.parameters, replicated.parameters));
+    }
   }
 }
 
 // Buckets and units are laid out once: a restarted run adds in the same order.
 TEST(ParallelBitwise, RestartIn3DIsBitwiseEqual) {
   at::set_num_threads(1);
-  for (const Data data : {Data::Replicated, Data::Sharded}) {
+  for (const Data data : kDataParallel) {
     SCOPED_TRACE(text(data));
     const Axes axes{.pp = 2, .dp = 2, .tp = 2};
     const Row row{schedule::ScheduleKind::ZBVZeroBubble, 2};

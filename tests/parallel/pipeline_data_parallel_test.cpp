@@ -24,8 +24,32 @@ namespace {
 constexpr std::uint64_t kSeed = 42;
 constexpr int kSteps = 3;
 
-// Unsharded: sharded stages that keep all parameters on every rank (ParameterStorage::Copy).
-enum class Mode { Replicated, Sharded, Unsharded };
+// All except Replicated are sharded stages; Unsharded ones keep everything on every rank
+// (ParameterStorage::Copy).
+enum class Mode { Replicated, Sharded, ShardedGradients, ShardedOptimizer, Unsharded };
+constexpr Mode kModes[] = {Mode::Replicated, Mode::Sharded, Mode::ShardedGradients, Mode::ShardedOptimizer,
+                           Mode::Unsharded};
+
+const char* text(Mode mode) {
+  constexpr const char* names[] = {"Replicated", "Sharded", "ShardedGradients", "ShardedOptimizer",
+                                   "Unsharded"};
+  return names[static_cast<int>(mode)];
+}
+
+parallel::ParameterStorage storage_of(Mode mode) {
+  switch (mode) {
+    case Mode::ShardedGradients:
+      return parallel::ParameterStorage::ShardGradients;
+    case Mode::ShardedOptimizer:
+      return parallel::ParameterStorage::ShardOptimizer;
+    case Mode::Unsharded:
+      return parallel::ParameterStorage::Copy;
+    case Mode::Replicated:
+    case Mode::Sharded:
+      break;
+  }
+  return parallel::ParameterStorage::Shard;
+}
 
 // The pipeline of this rank, one of `replicas`. The ranks of a pipeline are adjacent in the world.
 struct Place {
@@ -47,7 +71,7 @@ struct Parallel {
     const schedule::Placement placement =
         schedule::Placement::make(place.ranks, count, info_of(kind).placement);
     options.find_unused = true;
-    if (mode == Mode::Unsharded) options.storage = parallel::ParameterStorage::Copy;
+    options.storage = storage_of(mode);
     for (const runtime::SharedParameter& shared : model.shared(count)) {
       for (const runtime::ParameterLocation& item : shared) options.separate.push_back(item.name);
     }
@@ -137,13 +161,8 @@ int sweep(const PipelineModel& model, int world, int replicas, Mode mode) {
 }
 
 class ParallelEverySchedule : public ::testing::TestWithParam<Mode> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule,
-                         ::testing::Values(Mode::Replicated, Mode::Sharded, Mode::Unsharded),
-                         [](const auto& mode) {
-                           return mode.param == Mode::Replicated ? "Replicated"
-                                  : mode.param == Mode::Sharded  ? "Sharded"
-                                                                 : "Unsharded";
-                         });
+INSTANTIATE_TEST_SUITE_P(Modes, ParallelEverySchedule, ::testing::ValuesIn(kModes),
+                         [](const auto& mode) { return text(mode.param); });
 
 TEST_P(ParallelEverySchedule, MatchesDenseRunOver4Ranks) {
   for (const PipelineModel& model : all_models()) {
@@ -160,7 +179,7 @@ TEST_P(ParallelEverySchedule, MatchesDenseRunOver8Ranks) {
 const RankFunction gloo_ranks("pipeline_data_parallel", [] {
   at::set_num_threads(1);
   comm::World world = comm::init();
-  for (const Mode mode : {Mode::Replicated, Mode::Sharded, Mode::Unsharded}) {
+  for (const Mode mode : kModes) {
     for (const schedule::ScheduleKind kind :
          {schedule::ScheduleKind::InterleavedZeroBubble, schedule::ScheduleKind::ZB1P}) {
       const Case test{kind, kind == schedule::ScheduleKind::InterleavedZeroBubble ? 2 : 1, 4, 18};
@@ -252,12 +271,13 @@ TEST_P(ParallelEverySchedule, ReducesEachStageOncePerStep) {
       runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));
       const Traffic traffic(world);
       step_on(pipeline, replica_batch(model.batch(16), place.replica, 2));
-      if (GetParam() == Mode::Unsharded) {
+      if (GetParam() == Mode::Unsharded || GetParam() == Mode::ShardedOptimizer) {
         // The flags of find_unused are reduced too, but they are smaller than the gradients.
+        const std::uint64_t sent = traffic.of("all_reduce").bytes;
         std::uint64_t bytes = 0;
-        for (const value::NamedTensor& item : parallel.stages.front().module().parameters())
+        for (const value::NamedTensor& item : parallel.parameters(parallel.stages.front()))
           bytes += item.tensor.nbytes();
-        CHECK_SAME(traffic.of("all_reduce").bytes / bytes, 1U);
+        CHECK_SAME(sent / bytes, 1U);
         return;
       }
       const int reductions =

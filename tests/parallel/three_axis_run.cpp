@@ -78,7 +78,8 @@ const char* text(Kind kind) {
   return kind == Kind::Plain ? "plain" : kind == Kind::Tied ? "tied" : "frozen";
 }
 const char* text(Data data) {
-  return data == Data::None ? "none" : data == Data::Replicated ? "replicated" : "sharded";
+  constexpr const char* names[] = {"none", "replicated", "sharded", "sharded gradients", "sharded optimizer"};
+  return names[static_cast<int>(data)];
 }
 const char* text(Activation activation) {
   switch (activation) {
@@ -165,8 +166,10 @@ ThreeAxisGpt::ThreeAxisGpt(const comm::World& world, Axes axes, schedule::Schedu
       schedule::Placement::make(axes.pp, count, info_of(schedule).placement);
   if (kind == Kind::Tied && count > 1)
     shared_ = {{{StageId(0), "token.weight"}, {StageId(count - 1), "token.weight"}}};
-  if (data == Data::Sharded) {
+  if (data != Data::None && data != Data::Replicated) {
     parallel::StageShardOptions sharding;
+    if (data == Data::ShardedGradients) sharding.storage = parallel::ParameterStorage::ShardGradients;
+    if (data == Data::ShardedOptimizer) sharding.storage = parallel::ParameterStorage::ShardOptimizer;
     sharding.find_unused = true;
     sharding.unit_bytes = kUnitBytes;
     if (!shared_.empty()) sharding.separate = {"token.weight"};

@@ -20,7 +20,7 @@ constexpr int kMicrobatches = 4, kBatch = 16, kTime = 5, kTrainSteps = 3;
 constexpr std::int64_t kUnitBytes = 600;  //!< so that a stage has several units
 
 enum class Kind { Plain, Tied, Frozen };
-enum class Data { None, Replicated, Sharded };
+enum class Data { None, Replicated, Sharded, ShardedGradients, ShardedOptimizer };
 //! What a stage passes on: full tensors, distributed tensors as they are, or sharded along a dim.
 enum class Activation { Full, AsItIs, ShardRows, ShardTime };
 

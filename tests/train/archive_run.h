@@ -50,7 +50,7 @@ struct Layout {
 inline std::string text_of(const Layout& layout) {
   const ParallelOptions& p = layout.parallel;
   return "pp " + std::to_string(p.pp) + " tp " + std::to_string(p.tp) + " dp " + std::to_string(p.dp) +
-         (p.sharding == Sharding::Full ? " sharded " : " ") + to_string(p.schedule) + " A " +
+         " sharding " + std::string(to_string(p.sharding)) + " " + to_string(p.schedule) + " A " +
          std::to_string(layout.accumulate);
 }
 
@@ -65,7 +65,19 @@ inline const std::vector<Layout>& layouts() {
         .sharding = Sharding::Full,
         .schedule = schedule::ScheduleKind::OneFOneB,
         .microbatches = 2}},
-      {{.pp = 2, .tp = 2, .schedule = schedule::ScheduleKind::OneFOneB, .microbatches = 2}, 2}};
+      {{.pp = 2, .tp = 2, .schedule = schedule::ScheduleKind::OneFOneB, .microbatches = 2}, 2},
+      {{.pp = 2,
+        .dp = 2,
+        .sharding = Sharding::Gradients,
+        .schedule = schedule::ScheduleKind::ZB1P,
+        .microbatches = 2},
+       2},
+      {{.pp = 1,
+        .tp = 2,
+        .dp = 2,
+        .sharding = Sharding::Optimizer,
+        .schedule = schedule::ScheduleKind::OneFOneB,
+        .microbatches = 2}}};
   return all;
 }
 

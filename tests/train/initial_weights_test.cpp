@@ -64,7 +64,9 @@ TEST(TrainInitialWeights, AreLoadedInEveryTopology) {
                                             {2, 1, 2, 4, "ZBVZeroBubble"},
                                             {2, 2, 1, 2, "1F1B", Sharding::Full},
                                             {2, 1, 1, 2, "1F1B", Sharding::None, 2},
-                                            {1, 2, 1, 2, "1F1B", Sharding::Full, 2}};
+                                            {1, 2, 1, 2, "1F1B", Sharding::Full, 2},
+                                            {2, 2, 1, 2, "ZB1P", Sharding::Gradients},
+                                            {1, 2, 1, 2, "1F1B", Sharding::Optimizer}};
   std::optional<double> loss;
   for (const Topology& topology : topologies) {
     SCOPED_TRACE(topology.schedule);

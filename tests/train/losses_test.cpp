@@ -135,7 +135,7 @@ struct Topology {
 std::string text_of(const Topology& t) {
   const ParallelOptions& p = t.parallel;
   return "pp " + std::to_string(p.pp) + " tp " + std::to_string(p.tp) + " dp " + std::to_string(p.dp) +
-         (p.sharding == Sharding::Full ? " sharded " : " ") + to_string(p.schedule) + " M " +
+         " sharding " + std::string(to_string(p.sharding)) + " " + to_string(p.schedule) + " M " +
          std::to_string(p.microbatches) + " A " + std::to_string(t.accumulate);
 }
 
@@ -152,7 +152,18 @@ const std::vector<Topology>& topologies() {
       {{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2},
       {{.pp = 2, .dp = 2, .sharding = Sharding::Full, .schedule = ScheduleKind::ZB1P, .microbatches = 2}, 2},
       {{.pp = 1, .tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 3}, 2},
-      {{.pp = 2, .tp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2}};
+      {{.pp = 2, .tp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2}, 2},
+      {{.pp = 1,
+        .tp = 2,
+        .dp = 2,
+        .sharding = Sharding::Gradients,
+        .schedule = ScheduleKind::GPipe,
+        .microbatches = 3}},
+      {{.pp = 2,
+        .dp = 2,
+        .sharding = Sharding::Optimizer,
+        .schedule = ScheduleKind::ZBVZeroBubble,
+        .microbatches = 4}}};
   return all;
 }
 
@@ -315,6 +326,16 @@ TEST(TrainValidation, IsExactForAnyBatchSizeAndTopology) {
             .tp = 2,
             .dp = 2,
             .sharding = Sharding::Full,
+            .schedule = ScheduleKind::OneFOneB,
+            .microbatches = 1}},
+            Topology{{.pp = 1,
+            .dp = 2,
+            .sharding = Sharding::Gradients,
+            .schedule = ScheduleKind::GPipe,
+            .microbatches = 1}},
+            Topology{{.pp = 2,
+            .dp = 2,
+            .sharding = Sharding::Optimizer,
             .schedule = ScheduleKind::OneFOneB,
             .microbatches = 1}}}) {
         const std::int64_t rows = batch / topology.parallel.dp / topology.accumulate;

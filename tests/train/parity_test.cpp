@@ -38,16 +38,30 @@ TEST(TrainLossCurve, DoesNotDependOnTopology) {
   const RunResult alone = small_run(with({1, 1, 1, 1, "GPipe"}), nullptr, true);
   ASSERT_EQ(alone.losses.size(), 20U);
   EXPECT_LT(alone.losses.back(), 0.98 * alone.losses.front());
-  for (const Topology& topology :
-       {Topology{1, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 8, "GPipe"},
-        Topology{3, 1, 1, 4, "ZB1P"}, Topology{2, 1, 2, 4, "Interleaved1F1B"},
-        Topology{2, 1, 3, 4, "LoopedBFS"}, Topology{2, 1, 2, 4, "ZBVZeroBubble"},
-        Topology{2, 1, 2, 4, "DualPipeV"}, Topology{6, 1, 1, 3, "ZB2P"}, Topology{1, 2, 1, 4, "1F1B"},
-        Topology{2, 2, 1, 2, "1F1B"}, Topology{2, 2, 2, 4, "ZBVZeroBubble"},
-        Topology{1, 2, 1, 4, "1F1B", Sharding::Full}, Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
-        Topology{1, 1, 1, 2, "1F1B", Sharding::None, 2}, Topology{2, 2, 1, 2, "ZB1P", Sharding::None, 2},
-        Topology{2, 2, 1, 2, "1F1B", Sharding::Full, 2}, Topology{2, 1, 1, 4, "auto"},
-        Topology{2, 1, 2, 4, "auto"}}) {
+  for (const Topology& topology : {Topology{1, 1, 1, 4, "1F1B"},
+                                   Topology{2, 1, 1, 4, "1F1B"},
+                                   Topology{2, 1, 1, 8, "GPipe"},
+                                   Topology{3, 1, 1, 4, "ZB1P"},
+                                   Topology{2, 1, 2, 4, "Interleaved1F1B"},
+                                   Topology{2, 1, 3, 4, "LoopedBFS"},
+                                   Topology{2, 1, 2, 4, "ZBVZeroBubble"},
+                                   Topology{2, 1, 2, 4, "DualPipeV"},
+                                   Topology{6, 1, 1, 3, "ZB2P"},
+                                   Topology{1, 2, 1, 4, "1F1B"},
+                                   Topology{2, 2, 1, 2, "1F1B"},
+                                   Topology{2, 2, 2, 4, "ZBVZeroBubble"},
+                                   Topology{1, 2, 1, 4, "1F1B", Sharding::Full},
+                                   Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
+                                   Topology{1, 1, 1, 2, "1F1B", Sharding::None, 2},
+                                   Topology{2, 2, 1, 2, "ZB1P", Sharding::None, 2},
+                                   Topology{2, 2, 1, 2, "1F1B", Sharding::Full, 2},
+                                   Topology{2, 2, 1, 2, "GPipe", Sharding::Gradients},
+                                   Topology{2, 2, 2, 4, "Interleaved1F1B", Sharding::Gradients},
+                                   Topology{2, 2, 2, 4, "DualPipeV", Sharding::Gradients, 2},
+                                   Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Optimizer},
+                                   Topology{3, 2, 1, 4, "ZB1P", Sharding::Optimizer},
+                                   Topology{2, 1, 1, 4, "auto"},
+                                   Topology{2, 1, 2, 4, "auto"}}) {
     SCOPED_TRACE(std::string(topology.schedule) + " pp " + std::to_string(topology.pp) + " dp " +
                  std::to_string(topology.dp) + " V " + std::to_string(topology.stages_per_rank) + " M " +
                  std::to_string(topology.microbatches));
@@ -85,7 +99,7 @@ TEST(TrainLossCurve, MatchesFullBatchWithAccumulationClippingDecayAndRecomputati
   other = with({2, 2, 1, 2, "ZB1P"}, options);
   other.accumulate = 2;
   expect_close(small_run(other).losses, expected);
-  for (const Sharding sharding : {Sharding::None, Sharding::Full})
+  for (const Sharding sharding : {Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full})
     expect_close(small_run(with({2, 2, 1, 2, "1F1B", sharding, 2}, options)).losses, expected);
 }
 

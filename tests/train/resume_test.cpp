@@ -28,6 +28,8 @@ const std::vector<Topology> kTopologies = {{1, 1, 1, 2, "GPipe"},
                                            {2, 2, 1, 2, "1F1B", Sharding::Full},
                                            {2, 1, 1, 2, "1F1B", Sharding::None, 2},
                                            {1, 2, 1, 2, "1F1B", Sharding::Full, 2},
+                                           {2, 2, 1, 2, "ZB1P", Sharding::Gradients},
+                                           {1, 2, 1, 2, "GPipe", Sharding::Optimizer},
                                            {2, 1, 1, 4, "auto"}};
 
 RunOptions options_of(const Topology& topology, std::int64_t steps, const std::string& directory,

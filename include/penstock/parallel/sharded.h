@@ -1,5 +1,6 @@
-// Sharded data parallelism (ZeRO-3, FSDP): each rank of a group keeps a shard of the parameters, gradients
-// and optimizer states of every unit. The parameters of a unit are gathered only while the unit computes.
+// Sharded data parallelism (ZeRO, FSDP): each rank of a group keeps a shard of the parameters, gradients and
+// optimizer states of every unit. The parameters of a unit are gathered only while the unit computes. On
+// request, only gradients and optimizer states are sharded, or only the latter.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -18,10 +19,17 @@
 
 namespace penstock::parallel {
 
-//! What each rank of the group stores for the optimizer.
+//! What each rank of the group stores. An optimizer always sees `Sharded::parameters()`.
 enum class ParameterStorage {
-  Shard,  //!< its shard of the parameters
-  Copy,   //!< all parameters: replicated data parallelism, computed with a copy in `compute_as`
+  //! Its shards of parameters, gradients and optimizer states (ZeRO-3).
+  Shard,
+  //! All parameters, which are gathered again after each reduction of gradients, before their next use, and
+  //! its shards of gradients and optimizer states (ZeRO-2).
+  ShardGradients,
+  //! All parameters, all gradients, which are all-reduced, and its shard of the optimizer states (ZeRO-1).
+  ShardOptimizer,
+  //! Everything: replicated data parallelism, computed with a copy in `compute_as`.
+  Copy,
 };
 
 //! Options of `fully_shard`.
@@ -49,8 +57,8 @@ struct ShardOptions {
   //! The device on which parameters on the meta device are allocated. They are uninitialized until the caller
   //! fills `shards()`.
   at::Device device = at::kCPU;
-  //! Free a unit's parameters after its forward pass and gather them again for its backward pass. The last
-  //! unit keeps its parameters.
+  //! With `Shard`: free a unit's parameters after its forward pass and gather them again for its backward
+  //! pass. The last unit keeps its parameters.
   bool reshard_after_forward = true;
   //! How many units are gathered ahead of the one that computes. 0 needs the least memory; the reduction of a
   //! unit then completes before the next unit's backward starts.
@@ -127,7 +135,9 @@ class [[nodiscard]] Sharded {
   // Manual control, for callers that know when parameters are needed (pipelines).
   //! Gathers the parameters of all units and waits.
   void unshard();
-  //! Frees the gathered parameters.
+  //! Frees the gathered parameters. If all parameters are stored (ParameterStorage), they are gathered again
+  //! before their next use instead; call it on every rank after changing shards in another way than by an
+  //! optimizer after a reduction.
   void reshard();
   //! Reduces the gradients accumulated since the last reduction, and waits.
   void reduce();

@@ -97,8 +97,11 @@ class Pipe {
 
   //! Wraps the module of the stage for the runtime. Its arguments are the outputs of the previous stage or,
   //! for the first stage, the positional arguments of the model. Each stage takes the keyword arguments that
-  //! it reads.
-  std::shared_ptr<runtime::StageModule> make_stage_module(StageId stage);
+  //! it reads. The activations of the modules with the paths in `recomputed`, submodules included, are
+  //! computed again in the backward pass; modules of other stages are ignored. Throws UsageError if the graph
+  //! cannot be divided at such a module (`why_not_splittable`).
+  std::shared_ptr<runtime::StageModule> make_stage_module(StageId stage,
+                                                          const std::vector<std::string>& recomputed = {});
   //! The same as a stage of a pipeline whose ranks are those of `group`.
   runtime::PipelineStage build_stage(StageId stage, at::Device device, const comm::Group& group,
                                      runtime::StageOptions options = {});

@@ -1,9 +1,12 @@
 // Module calls with hooks. torch::nn modules have no forward hooks in C++. A model that calls its submodules
-// as `call(block, x)` instead of `block->forward(x)` lets sharding gather their parameters around each call.
+// as `call(block, x)` instead of `block->forward(x)` lets sharding gather their parameters around each call,
+// and lets their activations be recomputed (recompute.h).
 #pragma once
 
 #include <penstock/runtime/detail/call_hooks.h>
 #include <penstock/value/tensors_in.h>
+
+#include <c10/core/GradMode.h>
 
 #include <memory>
 #include <type_traits>
@@ -30,11 +33,11 @@ template <class Module, class... Args>
 auto call(const std::shared_ptr<Module>& module, Args&&... args) {
   const std::shared_ptr<detail::CallHooks> hooks = detail::hooks_of(dynamic_cast<const void*>(module.get()));
   if (!hooks) return module->forward(std::forward<Args>(args)...);
-  hooks->before();
-  auto output = detail::hooked_forward(*hooks, *module, std::index_sequence_for<Args...>(),
-                                       std::forward<Args>(args)...);
-  hooks->after(value::tensors_in(output));
-  return output;
+  if constexpr ((std::is_copy_constructible_v<std::decay_t<Args>> && ...)) {
+    if (hooks->recomputes() && c10::GradMode::is_enabled())
+      return detail::recomputed_call(hooks, module, std::forward<Args>(args)...);
+  }
+  return detail::hooked_call(*hooks, *module, std::forward<Args>(args)...);
 }
 
 //! Overload for TORCH_MODULE holders.

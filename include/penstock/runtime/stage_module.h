@@ -52,6 +52,10 @@ class StageModule {
   //! Whether random operations draw from libtorch's default generator, in the order in which the rank runs
   //! them, instead of from generators by seed, step, stage and microbatch (random.h).
   virtual bool uses_default_generator() const { return false; }
+  //! Whether a backward pass may add to the gradient of a parameter several times, because modules that are
+  //! recomputed separately share it. Data parallelism then reduces gradients after the last backward pass
+  //! instead of during it.
+  virtual bool accumulates_repeatedly() const { return false; }
   //! The names of the keyword arguments that it takes; nullopt if it accepts any.
   virtual std::optional<std::set<std::string>> keywords() const { return std::nullopt; }
   //! The meshes of its distributed parameters, without duplicates.

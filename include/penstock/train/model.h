@@ -63,6 +63,11 @@ class StagedModel {
   //! Messages for the user about how the parameters are sharded over this number of tensor-parallel ranks.
   virtual std::vector<std::string> sharding_messages(int /*ranks*/) const { return {}; }
 
+  //! Recomputes the activations of the modules that the patterns select (ParallelOptions::recompute_modules)
+  //! in stages that are built afterwards. Throws UsageError if a pattern selects none or if the model cannot
+  //! recompute single modules. The default refuses every pattern.
+  virtual void recompute_modules(const std::vector<std::string>& patterns);
+
   //! The values that go to a later stage than the next one.
   virtual std::vector<runtime::SkipValue> skips() const { return {}; }
   //! The parameters that several stages hold.

@@ -27,8 +27,13 @@ enum class LossKind {
   Bce,           //!< binary cross entropy of logits
   L1,            //!< mean absolute error
 };
-//! Whether replicas shard parameters, gradients and optimizer states.
-enum class Sharding { None, Full };
+//! What replicas shard.
+enum class Sharding {
+  None,
+  Optimizer,  //!< optimizer states (ZeRO-1)
+  Gradients,  //!< gradients and optimizer states (ZeRO-2)
+  Full,       //!< parameters, gradients and optimizer states (ZeRO-3)
+};
 //! The type in which stages compute.
 enum class Precision {
   Float32,
@@ -75,6 +80,9 @@ struct ParallelOptions {
   std::optional<int> stages_per_rank{};  //!< default: that of the schedule, or 1 for AutoSchedule
   int microbatches = 4;
   bool recompute = false;  //!< keep only the stage inputs of each microbatch and recompute activations
+  //! Recompute only the activations of these modules, instead of whole stages: patterns of module paths, as
+  //! for parameters (parameter_groups.h). Of modules that contain each other, the outer one counts.
+  std::vector<std::string> recompute_modules{};
 
   int ranks() const { return pp * tp * dp; }
 };

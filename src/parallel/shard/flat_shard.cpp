@@ -19,7 +19,8 @@ namespace {
 // A tensor over another's memory that is not an autograd view.
 at::Tensor over(const at::Tensor& flat, std::int64_t offset, at::IntArrayRef shape) {
   const at::Tensor meta = at::empty(shape, at::TensorOptions(at::kMeta));
-  return at::empty({0}, flat.options()).set_(flat.storage(), offset, shape, meta.strides());
+  return at::empty({0}, flat.options())
+      .set_(flat.storage(), flat.storage_offset() + offset, shape, meta.strides());
 }
 
 }  // namespace
@@ -44,18 +45,18 @@ FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const co
     elements += flat.local.numel();
   }
   part_ = (elements + ranks - 1) / ranks;
-  const std::int64_t from = part_ * gather.rank(), to = from + part_;
+  const std::int64_t from = first_element(), to = from + part_;
   at::TensorOptions shard_options =
       tensor::flatten_dtensor(parameters.front().tensor).local.options().requires_grad(false);
   if (shard_options.device().is_meta()) shard_options = shard_options.device(options.device);
-  shard_ = at::zeros({part_}, shard_options);
   full_ = at::empty({part_ * ranks},
                     shard_options.dtype(options.compute_as.value_or(shard_options.dtype().toScalarType())));
+  place_shard(shard_options);
+  shard_.zero_();
   for (Entry& entry : entries_) {
     entry.begin = std::clamp(from - entry.offset, std::int64_t{0}, entry.elements);
     entry.end = std::clamp(to - entry.offset, entry.begin, entry.elements);
-    const std::int64_t position = std::max(entry.offset + entry.begin - from, std::int64_t{0});
-    entry.shard = over(shard_, entry.begin == entry.end ? 0 : position, {entry.end - entry.begin});
+    entry.shard = shard_of(entry);
     if (entry.parameter.is_meta()) {
       if (entry.spec) {
         entry.parameter.set_data(empty_of(full_.options(), entry.spec));
@@ -64,6 +65,7 @@ FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const co
       }
     } else {
       const at::Tensor value = tensor::flatten_dtensor(entry.parameter).local.contiguous().view({-1});
+      if (keeps_parameters()) full_.narrow(0, entry.offset, entry.elements).copy_(value);
       entry.shard.copy_(value.slice(0, entry.begin, entry.end));
     }
     entry.shard.set_requires_grad(trains_);
@@ -71,7 +73,23 @@ FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const co
   make_views();
   // Set the full shape once, because the gradient accumulator that the hooks need records it.
   for (Entry& entry : entries_) entry.parameter.set_data(entry.view);
-  gathered_ = true;
+  gathered_ = !keeps_parameters();  // the values of other ranks may differ: gather them before the first use
+}
+
+bool FlatShard::keeps_parameters() const {
+  return options_.storage == ParameterStorage::ShardGradients ||
+         options_.storage == ParameterStorage::ShardOptimizer;
+}
+
+// Gathers in place then need no copy of the shard, neither in memory nor in time.
+void FlatShard::place_shard(const at::TensorOptions& options) {
+  shard_in_full_ = keeps_parameters() && full_.dtype() == options.dtype();
+  shard_ = shard_in_full_ ? over(full_, first_element(), {part_}) : at::empty({part_}, options);
+}
+
+at::Tensor FlatShard::shard_of(const Entry& entry) const {
+  const std::int64_t elements = entry.end - entry.begin;
+  return over(shard_, elements == 0 ? 0 : entry.offset + entry.begin - first_element(), {elements});
 }
 
 ShardedParameter FlatShard::shard(std::size_t index) const {
@@ -81,6 +99,22 @@ ShardedParameter FlatShard::shard(std::size_t index) const {
 
 void FlatShard::make_views() {
   for (Entry& entry : entries_) entry.view = with_spec(over(full_, entry.offset, entry.shape), entry.spec);
+}
+
+// For a transport that may still write to the storage.
+void FlatShard::replace_full() {
+  full_ = at::empty_like(full_);
+  make_views();
+  if (!keeps_parameters()) {
+    empty_parameters();
+    return set_storage(false);
+  }
+  for (Entry& entry : entries_) entry.parameter.set_data(entry.view);
+  if (!shard_in_full_) return;
+  const at::Tensor values = shard_;
+  place_shard(values.options());
+  shard_.copy_(values);
+  for (Entry& entry : entries_) entry.shard.set_data(shard_of(entry));
 }
 
 void FlatShard::empty_parameters() {
@@ -112,7 +146,7 @@ void FlatShard::start_gather() {
   gathering_ = true;
   if (gather_.size() > 1) {
     gather_work_ = gather_.iall_gather_into(full_, sent_);
-  } else {
+  } else if (!shard_in_full_) {
     full_.copy_(sent_);
   }
 }
@@ -129,10 +163,16 @@ void FlatShard::finish_gather() {
 
 void FlatShard::release() {
   if (gathering_) finish_gather();
-  if (!gathered_) return;
+  if (!gathered_ || keeps_parameters()) return;
   gathered_ = false;
   empty_parameters();
   set_storage(false);
+}
+
+void FlatShard::outdate() {
+  if (!keeps_parameters()) return;  // freed after each use
+  if (gathering_) finish_gather();
+  gathered_ = false;
 }
 
 void FlatShard::collect(std::size_t index) {
@@ -167,8 +207,9 @@ void FlatShard::start_reduce() {
   }
   const int all = reduce_.size() * (options_.replicas ? options_.replicas->size() : 1);
   if (all > 1) grads_.mul_(1.0 / all);
-  if (reduce_.size() == 1) {
+  if (reduce_.size() == 1 || replicates_gradients()) {
     reduced_ = std::exchange(grads_, {});
+    if (reduce_.size() > 1) reduce_work_ = reduce_.iall_reduce(reduced_);
     return;
   }
   reduced_ = at::empty({part_}, grads_.options());
@@ -189,7 +230,7 @@ void FlatShard::finish_reduce(const std::vector<bool>& used) {
   wait_reduce();
   if (std::exchange(replicating_, false)) replica_work_.wait();
   const at::Tensor sum = std::exchange(reduced_, {}).to(shard_.scalar_type());
-  const std::int64_t from = part_ * gather_.rank();
+  const std::int64_t from = replicates_gradients() ? 0 : first_element();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     entry.present = false;
@@ -203,6 +244,7 @@ void FlatShard::finish_reduce(const std::vector<bool>& used) {
       grad = part;
     }
   }
+  outdate();  // an optimizer may now update the shards, on any rank
 }
 
 void FlatShard::abandon() noexcept {
@@ -220,10 +262,7 @@ void FlatShard::abandon() noexcept {
     // The gather failed, and the transport may still write to the storage. Abandon it and allocate a new one.
     gathering_ = gathered_ = false;
     sent_ = at::Tensor();
-    full_ = at::empty_like(full_);
-    make_views();
-    empty_parameters();
-    set_storage(false);
+    replace_full();
   }
 }
 
@@ -232,6 +271,7 @@ void FlatShard::set_groups(const comm::Group& gather, const comm::Group& reduce,
   gather_ = gather;
   reduce_ = reduce;
   options_.replicas = replicas;
+  outdate();
 }
 
 at::Tensor FlatShard::gather_full(bool gradients) const {
@@ -242,7 +282,8 @@ at::Tensor FlatShard::gather_full(bool gradients) const {
     for (const Entry& entry : entries_) {
       const at::Tensor& grad = entry.shard.grad();
       if (grad.defined() && grad.numel() > 0)
-        local_shard.narrow(0, entry.shard.storage_offset(), grad.numel()).copy_(grad);
+        local_shard.narrow(0, entry.shard.storage_offset() - shard_.storage_offset(), grad.numel())
+            .copy_(grad);
     }
   }
   at::Tensor all = at::empty({part_ * gather_.size()}, local_shard.options());

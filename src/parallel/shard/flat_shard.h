@@ -1,8 +1,9 @@
 // The parameters of a unit with the same type and requires_grad, concatenated and split into one equal shard
 // per rank. This rank keeps its shard. The full buffer is gathered into one storage that is freed and filled
-// again, so that views of parameters saved by autograd are valid whenever it is filled. For distributed
-// parameters (tensor parallelism), the local shards are concatenated; the gathered parameters are distributed
-// tensors again.
+// again, so that views of parameters saved by autograd are valid whenever it is filled. With
+// ParameterStorage::ShardGradients and ShardOptimizer, the storage stays filled, and the shard is a part of
+// it if both have the same type. For distributed parameters (tensor parallelism), the local shards are
+// concatenated; the gathered parameters are distributed tensors again.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -29,8 +30,11 @@ class FlatShard {
   // Full parameters.
   void start_gather();
   void finish_gather();
-  //! Waits for a gather in progress.
+  //! Waits for a gather in progress. Frees nothing if all parameters are stored.
   void release();
+  //! Gathers stored parameters again before their next use. All ranks must agree on it, so it does not depend
+  //! on whether the shard of this rank has changed, which may be empty.
+  void outdate();
 
   // Gradients: accumulated for the full parameters, reduced into those of the shards.
   //! Moves a parameter's `.grad` into the full gradient buffer.
@@ -38,8 +42,8 @@ class FlatShard {
   //! Whether the parameter has received a gradient since the last reduction.
   bool present(std::size_t entry) const { return entries_[entry].present; }
   void start_reduce();
-  //! Waits for the reduce-scatter, so that only this rank's shard stays in memory. The reduction over
-  //! replicas continues.
+  //! Waits for the reduction within the group, after which at most this rank's shard stays in memory, unless
+  //! gradients are replicated. The reduction over replicas continues.
   void wait_reduce();
   //! Waits, and accumulates into the gradients of the shards that are `used` (all, if empty).
   void finish_reduce(const std::vector<bool>& used = {});
@@ -66,8 +70,14 @@ class FlatShard {
     bool present = false;
     bool installed = false;  //!< the last reduction gave it a gradient, on any rank
   };
+  bool keeps_parameters() const;
+  bool replicates_gradients() const { return options_.storage == ParameterStorage::ShardOptimizer; }
+  std::int64_t first_element() const { return part_ * gather_.rank(); }  //!< of the shard
   std::uint64_t version() const;
+  void place_shard(const at::TensorOptions& options);
+  at::Tensor shard_of(const Entry& entry) const;
   void make_views();
+  void replace_full();
   void empty_parameters();
   void set_storage(bool full);
 
@@ -77,14 +87,15 @@ class FlatShard {
   std::int64_t part_ = 0;  //!< elements per rank
   bool trains_;
   at::Tensor shard_;  //!< this rank's shard, with padding
-  at::Tensor full_;   //!< the full buffer, in `compute_as`; its storage is freed and reallocated
+  at::Tensor full_;   //!< the full buffer, in `compute_as`; its storage may be freed and reallocated
+  bool shard_in_full_ = false;  //!< the shard is a part of the full buffer
   bool gathered_ = false;
   std::uint64_t gathered_version_ = 0;
   at::Tensor sent_;  //!< the input of a gather in progress
   comm::Work gather_work_;
   bool gathering_ = false;
   at::Tensor grads_;    //!< full local gradient, allocated when the first gradient is collected
-  at::Tensor reduced_;  //!< this rank's shard during the reduction
+  at::Tensor reduced_;  //!< this rank's shard, or all replicated gradients, during the reduction
   comm::Work reduce_work_, replica_work_;
   bool replicating_ = false;  //!< the reduction over replicas is in progress
 };

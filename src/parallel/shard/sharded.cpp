@@ -158,6 +158,7 @@ void Sharded::unshard() {
 }
 void Sharded::reshard() {
   impl_->reshard();
+  impl_->outdate();
 }
 void Sharded::reduce() {
   impl_->reduce();

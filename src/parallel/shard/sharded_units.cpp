@@ -120,6 +120,11 @@ void Sharded::Impl::reshard() {
   for (std::size_t u = 0; u < units_.size(); ++u) release(u);
 }
 
+void Sharded::Impl::outdate() {
+  for (Unit& unit : units_)
+    for (FlatShard& flat : unit.flats) flat.outdate();
+}
+
 void Sharded::Impl::before_forward(std::size_t unit) {
   finish_gather(unit);
   if (units_[unit].in_backward) return;  // recomputation

@@ -50,6 +50,7 @@ struct Sharded::Impl : public std::enable_shared_from_this<Sharded::Impl> {
   void start_unshard();
   void unshard();
   void reshard();
+  void outdate();
   void reduce();
   void recover(const comm::Group& group, const std::optional<comm::Group>& replicas);
 

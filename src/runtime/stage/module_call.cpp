@@ -39,6 +39,9 @@ class Chain final : public detail::CallHooks {
   void expect_results(std::size_t count) override {
     for (const auto& part : parts_) part->expect_results(count);
   }
+  bool recomputes() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->recomputes(); });
+  }
 
  private:
   std::vector<std::shared_ptr<detail::CallHooks>> parts_;

@@ -5,7 +5,8 @@
 // Some operators of devices, such as native_dropout, always draw from the default generator of the device:
 // while one of them is launched, that generator has the state of the scope's. docs/adr/0007 discusses the
 // alternatives.
-#include <penstock/runtime/random.h>
+#include "runtime/stage/random_scope_state.h"
+
 #include <penstock/tensor/dtensor.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -204,5 +205,20 @@ RandomScope::RandomScope(const RandomKey& key) {
 }
 
 RandomScope::~RandomScope() = default;
+
+std::optional<RandomScopeState> random_scope_state() {
+  if (current_scope == nullptr) return std::nullopt;
+  RandomScopeState state{current_scope->key, {}};
+  for (const auto& [device, generator] : current_scope->generators)
+    if (generator) state.generators.emplace(device, generator->clone());
+  return state;
+}
+
+void set_random_scope_state(const RandomScopeState& state) {
+  current_scope->key = state.key;
+  current_scope->generators.clear();
+  for (const auto& [device, generator] : state.generators)
+    current_scope->generators[device] = generator.clone();
+}
 
 }  // namespace penstock::runtime

@@ -65,10 +65,11 @@ void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Act
 }
 
 void Step::before_weight_gradients(StageId stage) {
-  const int count = ++weight_backwards_[stage.index()];
-  if (DataParallel* const data_parallel = setup_.options.data_parallel.get())
-    data_parallel->before_backward(
-        stage, count == program_.microbatches() ? GradientSync::Reduce : GradientSync::Accumulate);
+  const bool last = ++weight_backwards_[stage.index()] == program_.microbatches();
+  DataParallel* const data_parallel = setup_.options.data_parallel.get();
+  if (data_parallel == nullptr) return;
+  const bool reduce = last && !setup_.stage(stage)->module().accumulates_repeatedly();
+  data_parallel->before_backward(stage, reduce ? GradientSync::Reduce : GradientSync::Accumulate);
 }
 
 Step::BackwardPart Step::begin_backward(const schedule::Action& action) {

@@ -48,6 +48,7 @@ class InstrumentedStage : public runtime::StageModule {
   bool is_training() const override { return inner_->is_training(); }
   std::function<void()> enter_eval() override { return inner_->enter_eval(); }
   std::optional<std::set<std::string>> keywords() const override { return inner_->keywords(); }
+  bool accumulates_repeatedly() const override { return inner_->accumulates_repeatedly(); }
 
   //! Resets the count of forward passes and the findings.
   void reset();

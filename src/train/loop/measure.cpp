@@ -61,13 +61,13 @@ std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,
   std::ostringstream text;
   for (const auto& [stage, bytes] : local)
     text << stage << ' ' << bytes.output << ' ' << bytes.kept << ' ' << bytes.parameters << ' '
-         << bytes.optimizer << '\n';
+         << bytes.gradients << ' ' << bytes.optimizer << '\n';
   std::vector<StageBytes> all(static_cast<std::size_t>(stages));
   for (const c10::IValue& item : pipeline.all_gather_object(c10::IValue(text.str()))) {
     std::istringstream lines(item.toStringRef());
     std::size_t stage = 0;
-    for (StageBytes bytes;
-         lines >> stage >> bytes.output >> bytes.kept >> bytes.parameters >> bytes.optimizer;)
+    for (StageBytes bytes; lines >> stage >> bytes.output >> bytes.kept >> bytes.parameters >>
+                           bytes.gradients >> bytes.optimizer;)
       all.at(stage) = bytes;
   }
   return all;
@@ -100,7 +100,8 @@ plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
     cost.output_bytes = bytes[s].output;
     cost.input_bytes = s == 0 ? 0 : bytes[s - 1].output;
     cost.activation_bytes = bytes[s].kept;
-    cost.parameter_bytes = cost.gradient_bytes = bytes[s].parameters;
+    cost.parameter_bytes = bytes[s].parameters;
+    cost.gradient_bytes = bytes[s].gradients;
     cost.optimizer_bytes = bytes[s].optimizer;
     costs.stages.push_back(cost);
   }

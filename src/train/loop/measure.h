@@ -28,7 +28,7 @@ schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::
 
 //! Sizes of a stage in bytes.
 struct StageBytes {
-  std::uint64_t output = 0, kept = 0, parameters = 0, optimizer = 0;
+  std::uint64_t output = 0, kept = 0, parameters = 0, gradients = 0, optimizer = 0;
 };
 //! Gathers the sizes of all stages on every rank. Collective.
 std::vector<StageBytes> gather_bytes(const comm::Group& pipeline, int stages,

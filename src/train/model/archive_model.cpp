@@ -1,7 +1,9 @@
 // Implements the model interface for exported models.
 #include "base/text.h"
 #include "parallel/graph/require_parallel_plan.h"
+#include "pipe/recomputed_graph.h"
 #include "train/model/archive_loss.h"
+#include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -73,7 +75,13 @@ class StagedArchive : public StagedModel {
       check_tensor_ranks(tensor_group->size());
       shard_graph_stage(*pipe_.stage_module(stage), plan_for(tensor_group->size()), shared(), *tensor_group);
     }
-    return pipe_.make_stage_module(stage);
+    return pipe_.make_stage_module(stage, recomputed_);
+  }
+
+  void recompute_modules(const std::vector<std::string>& patterns) override {
+    recomputed_ = recomputed_modules(patterns, module_paths(pipe_.graph()));
+    for (int s = 0; s < pipe_.num_stages(); ++s)
+      pipe::check_recomputed_pieces(pipe_.stage_graph(StageId(s)), recomputed_);
   }
 
   void check_tensor_ranks(int ranks) const override {
@@ -129,6 +137,7 @@ class StagedArchive : public StagedModel {
 
   std::shared_ptr<const Archive> archive_;
   pipe::Pipe pipe_;
+  std::vector<std::string> recomputed_;  // paths of modules
   std::set<StageId> built_;
 };
 

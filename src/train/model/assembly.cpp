@@ -11,6 +11,7 @@
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <variant>
@@ -40,6 +41,14 @@ std::vector<value::NamedTensor> distinct_parameters(
   return all;
 }
 
+// The bytes of all parameters of a stage, of which a tensor-parallel rank has its part.
+std::uint64_t full_bytes(const parallel::Sharded& sharded) {
+  std::uint64_t bytes = 0;
+  for (const parallel::ShardedParameter& item : sharded.shards())
+    bytes += static_cast<std::uint64_t>(c10::multiply_integers(item.shape)) * item.shard.element_size();
+  return bytes;
+}
+
 }  // namespace
 
 std::map<StageId, StageBytes> Assembly::bytes() const {
@@ -48,8 +57,13 @@ std::map<StageId, StageBytes> Assembly::bytes() const {
   const std::vector<Optimizer::State> states = optimizer->states();
   for (const auto& [index, stage] : stages) {
     StageBytes bytes{.output = stage->output_bytes(), .kept = stage->kept_bytes()};
+    const bool lists_stored = sharding == Sharding::None || sharding == Sharding::Full;
+    bytes.parameters = lists_stored ? 0 : full_bytes(sharded->sharded(index));
+    bytes.gradients = sharding == Sharding::Optimizer ? bytes.parameters : 0;
     for (const value::NamedTensor& item : stage->parameters()) {
-      bytes.parameters += local_shard(item.tensor).nbytes();
+      const std::uint64_t local = local_shard(item.tensor).nbytes();
+      if (lists_stored) bytes.parameters += local;
+      if (sharding != Sharding::Optimizer) bytes.gradients += local;
       for (std::size_t i = 0; i < trained.size(); ++i)
         if (trained[i].tensor.is_same(item.tensor))
           for (const Optimizer::State& kind : states) bytes.optimizer += kind.tensors[i].tensor.nbytes();
@@ -101,11 +115,25 @@ bool has_master_weights(const RunOptions& run) {
   return run.parameter_dtype != ParameterDtype::Float32;
 }
 
+parallel::ParameterStorage storage_of(Sharding sharding) {
+  switch (sharding) {
+    case Sharding::None:
+      break;
+    case Sharding::Optimizer:
+      return parallel::ParameterStorage::ShardOptimizer;
+    case Sharding::Gradients:
+      return parallel::ParameterStorage::ShardGradients;
+    case Sharding::Full:
+      return parallel::ParameterStorage::Shard;
+  }
+  return parallel::ParameterStorage::Copy;
+}
+
 // Shared parameters must be sharded identically in every stage.
 std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replicas, const StagedModel& model,
                                                       const RunOptions& run) {
   parallel::StageShardOptions options;
-  if (run.parallel.sharding == Sharding::None) options.storage = parallel::ParameterStorage::Copy;
+  options.storage = storage_of(run.parallel.sharding);
   if (has_master_weights(run)) {
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
@@ -168,14 +196,16 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   Assembly assembly;
   assembly.device = assembly.observer->device = device;
   assembly.observer->precision = options.precision;
+  assembly.sharding = options.parallel.sharding;
   const comm::Group &pipeline_group = mesh.group("pp"), &replicas = mesh.group("dp");
   const int tensor_ranks = mesh.group("tp").size();
   const auto tensor_group = tensor_ranks > 1 ? std::optional(mesh.group("tp")) : std::nullopt;
   const ParameterGroups groups = parameter_groups(model, options.parameters);
   const std::unique_ptr<StagedModel> parts = model.split_at(split);
+  parts->recompute_modules(options.parallel.recompute_modules);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
-  if (options.parallel.sharding == Sharding::Full || has_master_weights(options))
+  if (options.parallel.sharding != Sharding::None || has_master_weights(options))
     assembly.sharded = make_sharded(replicas, *parts, options);
   std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {

@@ -34,8 +34,9 @@ struct Assembly {
   std::shared_ptr<StageObserver> observer = std::make_shared<StageObserver>();
   std::map<StageId, std::shared_ptr<InstrumentedStage>> stages;  //!< the stages of this rank
   std::shared_ptr<parallel::ShardedStages> sharded;              //!< null if the stages own float32 copies
-  ModelState state;                                              //!< additional state for checkpoints
-  std::vector<std::string> messages;                             //!< for the user: how the model is sharded
+  Sharding sharding = Sharding::None;
+  ModelState state;                   //!< additional state for checkpoints
+  std::vector<std::string> messages;  //!< for the user: how the model is sharded
   std::unique_ptr<runtime::PipelineSchedule> pipeline;
   std::unique_ptr<Optimizer> optimizer;
 

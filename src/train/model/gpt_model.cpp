@@ -1,12 +1,14 @@
 // Implements the model interface for the built-in GPT. Splits it between blocks so that the cost of the
 // slowest stage is minimal.
 #include "base/text.h"
+#include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/loss_parallel.h>
 #include <penstock/plan/partition.h>
+#include <penstock/runtime/recompute.h>
 #include <penstock/tensor/dtensor.h>
 #include <penstock/train/model.h>
 
@@ -71,6 +73,9 @@ class StagedGpt : public StagedModel {
     if (tensor_group) check_tensor_ranks(tensor_group->size());
     Gpt module(options_, part);
     models::initialize(*module, options_, seed_);
+    for (const auto& item : module->named_modules("", false))
+      if (std::find(recomputed_.begin(), recomputed_.end(), item.key()) != recomputed_.end())
+        runtime::recompute_calls(item.value());
     if (!tensor_group) return runtime::make_stage_module(module);
     const runtime::StageFunction forward = [model = module.ptr()](const value::Args& args,
                                                                   const value::Kwargs&) {
@@ -90,6 +95,15 @@ class StagedGpt : public StagedModel {
                        "set dropout to 0, or use 1 tensor-parallel rank");
   }
 
+  // The other modules keep hardly more than their inputs and results.
+  void recompute_modules(const std::vector<std::string>& patterns) override {
+    std::vector<std::string> paths;
+    for (std::int64_t i = 0; i < options_.layers; ++i)
+      for (const char* const module : {"", ".attention", ".mlp"})
+        paths.push_back(str_cat("blocks.", i, module));
+    recomputed_ = recomputed_modules(patterns, paths);
+  }
+
   std::vector<runtime::SharedParameter> shared() const override {
     if (!options_.tied || parts_.size() < 2) return {};
     const StageId last(static_cast<std::int64_t>(parts_.size()) - 1);
@@ -100,6 +114,7 @@ class StagedGpt : public StagedModel {
   GptOptions options_;
   std::uint64_t seed_;
   std::vector<GptPart> parts_;
+  std::vector<std::string> recomputed_;
 };
 
 class GptModel : public Model {

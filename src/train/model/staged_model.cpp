@@ -36,4 +36,10 @@ void StagedModel::check_tensor_ranks(int ranks) const {
                      "use 1 tensor-parallel rank, with more pipeline ranks or replicas");
 }
 
+void StagedModel::recompute_modules(const std::vector<std::string>& patterns) {
+  if (!patterns.empty())
+    throw UsageError("this model does not support the recomputation of single modules", {},
+                     "recompute whole stages, or implement StagedModel::recompute_modules");
+}
+
 }  // namespace penstock::train

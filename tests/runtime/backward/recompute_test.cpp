@@ -3,7 +3,11 @@
 #include "runtime/support/split_check.h"
 
 #include <penstock/runtime/deferred_linear.h>
+#include <penstock/runtime/module_call.h>
+#include <penstock/runtime/random.h>
 #include <penstock/runtime/recompute.h>
+
+#include <ATen/autocast_mode.h>
 
 namespace penstock::test {
 namespace {
@@ -113,6 +117,135 @@ TEST(RuntimeRecompute, SupportsIntegerInputs) {
   };
   expect_equal_gradients(build(true), build(false),
                          batches_of([] { return Tensors{torch::randint(0, 9, {5}, torch::kLong)}; }, 2));
+}
+
+// A matrix that does not depend on the input, like a position bias that several blocks share: its gradient
+// belongs to the weight half, whatever else reads it.
+TEST(RuntimeRecompute, SupportsInputsThatDependOnlyOnParameters) {
+  enum class Outside { Nothing, Sum, Product };
+  for (const Outside outside : {Outside::Nothing, Outside::Sum, Outside::Product}) {
+    SCOPED_TRACE(static_cast<int>(outside));
+    const auto build = [outside](bool recomputed) -> Build {
+      return [=] {
+        FunctionalModel model;
+        const auto all = layers(outside == Outside::Nothing ? 2 : 1, model);
+        const Tensor table = torch::randn({6, 6}).set_requires_grad(true);
+        model.params.push_back(table);
+        model.forward = [=](const Tensors& inputs) {
+          const Tensor matrix = table.tanh();
+          Tensor x = inputs[0];
+          for (const Layer& l : all) {
+            const auto run = [l](const Tensors& t) {
+              return Tensors{block(Linear::Plain, l, t[0]) + t[0].matmul(t[1])};
+            };
+            x = recomputed ? runtime::recompute(run, {x, matrix})[0] : run({x, matrix})[0];
+          }
+          if (outside == Outside::Sum) x = x * matrix.sum();
+          if (outside == Outside::Product) x = x.matmul(matrix);
+          return Tensors{x};
+        };
+        return model;
+      };
+    };
+    expect_equal_gradients(build(true), build(false), batches({4, 6}));
+  }
+}
+
+class Autocast {
+ public:
+  Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+};
+
+// A weight is read inside of the recomputed function first, then outside: there, it needs a gradient.
+TEST(RuntimeRecompute, RepeatsAutocast) {
+  const auto build = [](bool recomputed) -> Build {
+    return [recomputed] {
+      FunctionalModel model;
+      const auto all = layers(1, model);
+      model.forward = [=](const Tensors& inputs) {
+        const Autocast autocast;
+        const auto run = [&](const Tensors& t) { return Tensors{at::linear(t[0], all[0].w).tanh()}; };
+        const Tensor h =
+            recomputed ? runtime::recompute(
+                             [w = all[0].w](const Tensors& t) { return Tensors{at::linear(t[0], w).tanh()}; },
+                             inputs)[0]
+                       : run(inputs)[0];
+        EXPECT_EQ(h.scalar_type(), at::kBFloat16);
+        return Tensors{(at::linear(h, all[0].v) + at::linear(inputs[0], all[0].w).sum()).to(at::kFloat)};
+      };
+      return model;
+    };
+  };
+  const auto one = batches_of([] { return Tensors{input({4, 6})}; }, 1);
+  const Gradients expected = run(build(false), one, BackwardKind::Plain);
+  for (const BackwardKind kind : {BackwardKind::Full, BackwardKind::Split}) {
+    const Gradients got = run(build(true), one, kind);
+    for (std::size_t i = 0; i < expected.params.size(); ++i) {
+      ASSERT_EQ(got.params[i].defined(), expected.params[i].defined()) << i;
+      if (got.params[i].defined()) {  // the cached cast sums its gradients in bfloat16
+        EXPECT_TRUE(at::allclose(got.params[i], expected.params[i], 2e-2, 2e-2)) << i;
+      }
+    }
+  }
+}
+
+TEST(RuntimeRecompute, RepeatsRandomNumbersOfScope) {
+  const auto numbers = [](bool recomputed) {
+    const runtime::RandomScope scope({.seed = 3});
+    const Tensor x = input({64});
+    Tensors all{at::rand({2})};
+    const auto run = [](const Tensors& t) { return Tensors{at::dropout(t[0], 0.5, true)}; };
+    const Tensor y = recomputed ? runtime::recompute(run, {x})[0] : run({x})[0];
+    all.push_back(at::rand({2}));
+    all.push_back(runtime::backward_full({y}, {torch::ones({64})}, {x})[0]);
+    all.push_back(at::rand({2}));
+    return all;
+  };
+  const Tensors expected = numbers(false), got = numbers(true);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(got[i].equal(expected[i])) << i;
+}
+
+struct CountingImpl : torch::nn::Module {
+  CountingImpl() { weight = register_parameter("weight", torch::arange(1, 7).to(at::kFloat)); }
+  std::pair<Tensor, Tensor> forward(const Tensor& x, double scale) {
+    ++calls;
+    const Tensor h = at::dropout(x * weight, 0.5, true).tanh();
+    return {h * scale, h.exp()};
+  }
+  Tensor weight;
+  int calls = 0;
+};
+TORCH_MODULE(Counting);
+
+TEST(RuntimeRecompute, RecomputesCallsOfModules) {
+  const auto gradients = [](bool recomputed) {
+    torch::manual_seed(5);
+    Counting module;
+    if (recomputed) runtime::recompute_calls(module.ptr());
+    const Tensor x = input({3, 6});
+    torch::manual_seed(7);
+    const auto [first, second] = runtime::call(module, x, 2.0);
+    const Tensors grads =
+        runtime::backward_full({first, second}, {torch::ones({3, 6}), torch::ones({3, 6})}, {x});
+    {
+      const torch::NoGradGuard no_grad;
+      runtime::call(module, x, 2.0);
+    }
+    EXPECT_EQ(module->calls, recomputed ? 3 : 2);
+    return Tensors{first.detach(), second.detach(), grads[0], module->weight.grad()};
+  };
+  const Tensors expected = gradients(false), got = gradients(true);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(got[i].equal(expected[i])) << i;
 }
 
 TEST(RuntimeRecompute, DoesNotAdvanceRandomGenerator) {

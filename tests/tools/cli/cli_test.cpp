@@ -90,7 +90,7 @@ TEST(ToolCli, KeepsDocumentedOptions) {
   }
   const std::string train = test::penstock({"train", "--help"}).out;
   for (const char* choices : {"--device cpu|cuda|auto", "--optimizer adamw|adam|sgd", "--balance params|time",
-                              "--loss cross_entropy|mse", "--sharding none|full"})
+                              "--loss cross_entropy|mse", "--sharding none|optimizer|gradients|full"})
     EXPECT_THAT(train, HasSubstr(choices));
 }
 

@@ -104,14 +104,29 @@ TEST(ToolDryRun, SizesOfStagesAreThoseOfRealRun) {
 
 TEST(ToolDryRun, ShardedSizesAreThoseOfRealRun) {
   const TempDir dir;
-  const Words run = gpt({"--pp=1", "--dp=2", "--sharding=full"});
-  ASSERT_EQ(penstock(with(run, {"--steps=2", "--profile=" + (dir / "costs.toml")})).code, 0);
-  const std::vector<std::int64_t> predicted = sizes_in(forecast(run), "parameter_bytes"),
-                                  real = costs_in(dir / "costs.toml", "parameter_bytes");
-  ASSERT_EQ(predicted.size(), real.size());
-  // A shard may be padded.
-  EXPECT_NEAR(static_cast<double>(predicted[0]), static_cast<double>(real[0]),
-              0.02 * static_cast<double>(real[0]));
+  const json replicated = forecast(gpt({"--pp=1", "--dp=2"}));
+  struct Shards {
+    const char* sharding;
+    double parameters, gradients, optimizer;
+  };
+  for (const Shards& shards :
+       {Shards{"optimizer", 1, 1, 0.5}, Shards{"gradients", 1, 0.5, 0.5}, Shards{"full", 0.5, 0.5, 0.5}}) {
+    SCOPED_TRACE(shards.sharding);
+    const Words run = gpt({"--pp=1", "--dp=2", std::string("--sharding=") + shards.sharding});
+    ASSERT_EQ(penstock(with(run, {"--steps=2", "--profile=" + (dir / "costs.toml")})).code, 0);
+    const json predicted = forecast(run);
+    for (const auto& [key, share] :
+         {std::pair{"parameter_bytes", shards.parameters}, std::pair{"gradient_bytes", shards.gradients},
+          std::pair{"optimizer_bytes", shards.optimizer}}) {
+      const std::vector<std::int64_t> sizes = sizes_in(predicted, key),
+                                      real = costs_in(dir / "costs.toml", key);
+      ASSERT_EQ(sizes.size(), real.size());
+      // A shard may be padded.
+      const auto found = static_cast<double>(real[0]);
+      EXPECT_NEAR(static_cast<double>(sizes[0]), found, 0.02 * found) << key;
+      EXPECT_NEAR(found, share * static_cast<double>(sizes_in(replicated, key)[0]), 0.02 * found) << key;
+    }
+  }
 }
 
 // The measured bytes include what libtorch allocates for itself, and the prediction assumes that autograd
@@ -225,6 +240,11 @@ TEST(ToolDryRun, MemoryFollowsFormulaOf1F1B) {
   const json recomputed = forecast(gpt({"--ranks=3", "--microbatches=8", "--recompute"}));
   EXPECT_LT(recomputed.at("ranks")[0].at("in_flight_bytes"), predicted.at("ranks")[0].at("in_flight_bytes"));
   EXPECT_GT(work_in(recomputed), work_in(predicted));
+  const json blocks = forecast(gpt({"--ranks=3", "--microbatches=8", "--recompute=blocks.*"}));
+  EXPECT_LT(blocks.at("ranks")[0].at("in_flight_bytes"), predicted.at("ranks")[0].at("in_flight_bytes"));
+  EXPECT_GT(work_in(blocks), work_in(predicted));
+  EXPECT_LE(work_in(blocks), 1.001 * work_in(recomputed));
+  EXPECT_EQ(blocks.at("schedule").at("recompute_modules"), json({"blocks.*"}));
 }
 
 TEST(ToolDryRun, StepTimeIsProportionalToMeasuredSpeed) {

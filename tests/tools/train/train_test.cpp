@@ -159,6 +159,9 @@ TEST(ToolTrain, PipelineTensorAndDataRanksMatchLossesOfOneRank) {
   expect_near(run("replicated", {"--pp=2", "--tp=2", "--dp=2"}), alone);
   expect_near(run("sharded", {"--pp=2", "--tp=2", "--dp=2", "--sharding=full", "--schedule=ZBVZeroBubble"}),
               alone);
+  expect_near(run("gradients", {"--pp=2", "--dp=2", "--sharding=gradients", "--recompute=blocks.*"}), alone);
+  std::ofstream(dir / "recompute.toml") << "sharding = \"optimizer\"\nrecompute = [\"blocks.*.mlp\"]\n";
+  expect_near(run("optimizer", {"--pp=1", "--dp=2", "--config=" + (dir / "recompute.toml")}), alone);
 }
 
 TEST(ToolTrain, SplitsExportedModelAsPlanned) {

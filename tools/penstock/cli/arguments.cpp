@@ -58,6 +58,7 @@ struct Arguments::Parser {
 
   std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> choices;
   std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the bool: whether fractions are allowed
+  std::vector<std::function<void()>> finish_flags;           // called after parsing
 };
 
 Arguments::Arguments(const Command& command, std::vector<std::string> args)
@@ -126,6 +127,22 @@ void Arguments::option(const std::string& names, std::vector<std::string>& targe
 
 void Arguments::flag(const std::string& names, bool& target, const std::string& help) {
   parser_->app.add_flag(names, target, help);
+}
+
+void Arguments::flag_or_list(const std::string& name, bool& target, std::vector<std::string>& list,
+                             const std::string& help) {
+  const auto given = std::make_shared<std::vector<std::string>>();
+  parser_->app.add_flag(name, *given, help);
+  parser_->finish_flags.push_back([given, &target, &list] {
+    for (const std::string& text : *given) {
+      if (text == "true") target = true;
+      if (text == "true" || text == "false") continue;
+      for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+        end = text.find(',', begin);
+        list.push_back(text.substr(begin, end - begin));
+      }
+    }
+  });
 }
 
 void Arguments::add_choice(const std::string& names, const std::vector<std::string>& choices,
@@ -203,6 +220,7 @@ void Arguments::parse() {
     throw UsageError(std::string(command_.name) + ": " + error.what(), {},
                      "see penstock " + std::string(command_.name) + " --help");
   }
+  for (const auto& finish : parser_->finish_flags) finish();
 }
 
 bool Arguments::given(const std::string& name) const {

@@ -54,6 +54,9 @@ class Arguments {
   void option(const std::string& names, std::vector<std::string>& target, const std::string& help);
 
   void flag(const std::string& names, bool& target, const std::string& help);
+  //! `--name`, or `--name=VALUE` with values that are separated by commas. A value needs the `=`.
+  void flag_or_list(const std::string& name, bool& target, std::vector<std::string>& list,
+                    const std::string& help);
 
   //! An option with a fixed set of values: `choice("--as", format, {{"csv", Format::Csv}, …}, "…")`.
   template <class E>

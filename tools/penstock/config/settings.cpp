@@ -93,6 +93,19 @@ std::size_t Settings::index_of(const std::string& name, const std::vector<std::s
   return static_cast<std::size_t>(found - choices.begin());
 }
 
+void Settings::flag_or_list(const std::string& name, bool& target, std::vector<std::string>& list,
+                            const std::string& help) {
+  arguments_.flag_or_list(name, target, list, help);
+  entries_.push_back({name,
+                      [&target, &list]() -> std::optional<SettingValue> {
+                        return list.empty() ? SettingValue(target) : SettingValue(list);
+                      },
+                      [&target, &list, name](const SettingValue& value) {
+                        if (std::holds_alternative<bool>(value)) return take(name, target, value);
+                        take(name, list, value);
+                      }});
+}
+
 void Settings::read(const std::string& path) {
   for (const ConfigValue& item : read_config_file(path)) {
     std::string name = "--" + item.key;

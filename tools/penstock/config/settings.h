@@ -44,6 +44,10 @@ class Settings {
     }
     remember(names.substr(names.find("--")), target);
   }
+  //! Adds a flag that may have values: `--recompute`, `--recompute=blocks.*`. In a file, the key is true,
+  //! false, a string or a list of strings.
+  void flag_or_list(const std::string& name, bool& target, std::vector<std::string>& list,
+                    const std::string& help);
   //! Adds the positional argument. `key` is its key in a file.
   void positional(const std::string& shown, const std::string& key, std::string& target,
                   const std::string& help) {

@@ -53,8 +53,9 @@ void TrainSettings::declare(Settings& s) {
         "tensor-parallel style per module: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [derived "
         "from the graph]");
   s.add("--dp", rank_request.dp, "data-parallel ranks: replicas that divide the batch [1]");
-  s.choice<Sharding>("--sharding", run.parallel.sharding, named({Sharding::None, Sharding::Full}),
-                     "full: shard parameters, gradients and optimizer state over the replicas");
+  s.choice<Sharding>("--sharding", run.parallel.sharding,
+                     named({Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full}),
+                     "what the replicas shard: optimizer states; gradients too; full: parameters, too");
   s.add("--schedule", schedule,
         "a schedule from penstock schedule --list, or auto: generated for measured costs");
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
@@ -84,8 +85,9 @@ void TrainSettings::declare(Settings& s) {
                            named({ParameterDtype::Float32, ParameterDtype::Bfloat16}),
                            "bf16: compute with parameters in bfloat16, and update float32 master weights "
                            "(needs --precision bf16)");
-  s.add("--recompute", run.parallel.recompute,
-        "keep only the stage inputs and recompute activations in the backward pass");
+  s.flag_or_list("--recompute", run.parallel.recompute, run.parallel.recompute_modules,
+                 "keep only the stage inputs and recompute activations in the backward pass; "
+                 "--recompute=PATTERNS recomputes only those of modules: blocks.*, layers.*.mlp");
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
         "read examples in file order and wrap around at the end, instead of a random order per epoch");

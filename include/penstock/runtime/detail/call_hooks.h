@@ -1,12 +1,15 @@
 // The hooks that run around each call of a module, and the call with hooks.
 #pragma once
 
+#include <penstock/runtime/recompute.h>
 #include <penstock/value/tensors_in.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,6 +33,8 @@ class CallHooks {
   virtual void expect_results(std::size_t /*count*/) {}
   //! Whether these hooks are exclusive: a module can have at most one set of exclusive hooks.
   virtual bool exclusive() const { return false; }
+  //! Whether the backward pass of a call runs the call, with its hooks, again.
+  virtual bool recomputes() const { return false; }
 };
 
 //! The hooks of a module, identified by the address of its object; null if it has none.
@@ -57,6 +62,47 @@ auto hooked_forward(CallHooks& hooks, Module& module, std::index_sequence<I...> 
   std::size_t index = 0;
   value::replace_tensors(output, [&](const at::Tensor& tensor) { return hooks.result(tensor, index++); });
   return output;
+}
+
+//! A call of the module between `before` and `after`.
+template <class Module, class... Args>
+auto hooked_call(CallHooks& hooks, Module& module, Args&&... args) {
+  hooks.before();
+  auto output =
+      hooked_forward(hooks, module, std::index_sequence_for<Args...>(), std::forward<Args>(args)...);
+  hooks.after(value::tensors_in(output));
+  return output;
+}
+
+//! The same with recomputation. The tensors of arguments and result pass through `recompute`; the function
+//! holds the arguments themselves.
+template <class Module, class... Args>
+auto recomputed_call(const std::shared_ptr<CallHooks>& hooks, const std::shared_ptr<Module>& module,
+                     Args&&... args) {
+  using Stored = std::tuple<std::decay_t<Args>...>;
+  using Result = decltype(hooked_call(*hooks, *module, std::forward<Args>(args)...));
+  Stored stored(args...);
+  std::vector<at::Tensor> inputs;
+  value::replace_tensors(stored, [&](const at::Tensor& tensor) { return inputs.emplace_back(tensor); });
+  const auto first = std::make_shared<std::optional<Result>>();
+  const TensorFunction function = [hooks, module, stored, first](const std::vector<at::Tensor>& tensors) {
+    Stored values = stored;
+    std::size_t next = 0;
+    value::replace_tensors(values, [&](const at::Tensor&) { return tensors[next++]; });
+    Result result = std::apply(
+        [&](std::decay_t<Args>&... items) {
+          return hooked_call(*hooks, *module, static_cast<Args&&>(items)...);
+        },
+        values);
+    std::vector<at::Tensor> outputs = value::tensors_in(result);
+    if (!*first) first->emplace(std::move(result));
+    return outputs;
+  };
+  const std::vector<at::Tensor> outputs = recompute(function, inputs);
+  Result result = std::move(**first);
+  std::size_t next = 0;
+  value::replace_tensors(result, [&](const at::Tensor&) { return outputs[next++]; });
+  return result;
 }
 
 }  // namespace penstock::runtime::detail

@@ -123,6 +123,11 @@ std::string batch_text(const DryRun& dry) {
                  rows.front());
 }
 
+const char* sharded_state(train::Sharding sharding) {
+  if (sharding == train::Sharding::Optimizer) return "optimizer states";
+  return sharding == train::Sharding::Gradients ? "gradients and optimizer states" : "all states";
+}
+
 std::string topology_text(const DryRun& dry) {
   const train::ParallelOptions& parallel = dry.options().parallel;
   std::string text =
@@ -130,15 +135,22 @@ std::string topology_text(const DryRun& dry) {
               (is_launched(dry.launcher) ? " of " + std::string(to_string(dry.launcher.launcher))
                                          : " on " + host_name()),
               ": pp ", parallel.pp, " x tp ", parallel.tp, " x dp ", parallel.dp);
-  if (parallel.sharding == train::Sharding::Full) text += ", sharded over dp";
+  if (parallel.sharding != train::Sharding::None)
+    text += str_cat(", ", sharded_state(parallel.sharding), " sharded over dp");
   return text + "; backend " + dry.request.backend + ", device " + device_of(dry.request.device).str();
+}
+
+std::string recomputation_text(const train::ParallelOptions& parallel) {
+  if (!parallel.recompute_modules.empty())
+    return ", activations of " + join(parallel.recompute_modules, ", ") + " are recomputed";
+  return parallel.recompute ? ", activations are recomputed" : "";
 }
 
 std::string schedule_text(const DryRun& dry) {
   const schedule::Program& program = dry.run.program;
   const int per_rank = program.num_stages() / program.ranks();
   return str_cat(program.name(), ": ", counted(program.num_stages(), "stage"), ", ", per_rank, " per rank",
-                 (dry.options().parallel.recompute ? ", activations are recomputed" : ""));
+                 recomputation_text(dry.options().parallel));
 }
 
 std::string split_text(const DryRun& dry) {
@@ -357,7 +369,9 @@ std::string to_json(const DryRun& dry) {
       .end_object();
   json.key("schedule").begin_object().field("name", program.name()).field("stages", program.num_stages());
   json.field("stages_per_rank", program.num_stages() / program.ranks());
-  json.field("microbatches", program.microbatches()).field("recompute", parallel.recompute).end_object();
+  json.field("microbatches", program.microbatches()).field("recompute", parallel.recompute);
+  write_list(json, "recompute_modules", parallel.recompute_modules);
+  json.end_object();
   write_stages(json, dry);
   write_ranks(json, dry);
   json.key("prediction").begin_object().field("step_time", dry.step_time());

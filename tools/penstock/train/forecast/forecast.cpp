@@ -6,8 +6,10 @@
 #include "parallel/graph/weights.h"
 #include "parallel/tensor/module_paths.h"
 #include "pipe/balance.h"
+#include "pipe/recomputed_graph.h"
 #include "report/stages.h"
 #include "train/loop/optimizer.h"
+#include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 #include "train/preflight/balance_check.h"
 #include "train/preflight/model_checks.h"
@@ -187,8 +189,12 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     });
   };
   const graph::Graph& graph = stage.graph;
-  const bool sharded = run.parallel.sharding == train::Sharding::Full;
-  const std::int64_t shards = sharded ? run.parallel.dp : 1;
+  using train::Sharding;
+  const Sharding sharding = run.parallel.sharding;
+  const bool sharded = sharding == Sharding::Full;
+  const auto shard_of = [&](std::int64_t elements) {
+    return (elements + run.parallel.dp - 1) / run.parallel.dp;
+  };
   const bool has_copies = run.parameter_dtype == train::ParameterDtype::Bfloat16;
   const int gathered_part = has_copies ? 2 : 1;  // of the bytes in float32
   costs.parameter_bytes = costs.gradient_bytes = 0;
@@ -198,27 +204,44 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     if (slot.kind == graph::Slot::Kind::Constant) continue;
     const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
     const std::int64_t full = elements.at(static_cast<std::size_t>(stage.slots.at(i)));
-    const std::int64_t local = parameter ? (full + shards - 1) / shards : full;
-    costs.parameter_bytes += bytes_of(graph, slot, local);
+    const std::int64_t shard = sharding == Sharding::None ? full : shard_of(full);
+    // With copies, the stored parameters are those in bfloat16, next to the shards of the master weights.
+    const std::int64_t stored = parameter && (sharded || has_copies) ? shard : full;
+    costs.parameter_bytes += bytes_of(graph, slot, stored);
     if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full) / gathered_part;
     // Replicas keep the copy that they compute with next to the master weights.
     if (!sharded && parameter && has_copies) costs.parameter_bytes += bytes_of(graph, slot, full) / 2;
-    if (!parameter || !slot.requires_grad || local == 0 || is_frozen(slot)) continue;
-    costs.gradient_bytes += bytes_of(graph, slot, local);
+    if (!parameter || !slot.requires_grad || full == 0 || is_frozen(slot)) continue;
+    const bool all_gradients = sharding == Sharding::None || sharding == Sharding::Optimizer;
+    costs.gradient_bytes += bytes_of(graph, slot, all_gradients ? full : shard);
     const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
-    trained.push_back({slot.names[0], at::empty({local}, options)});
+    trained.push_back({slot.names[0], at::empty({shard}, options)});
   }
   costs.optimizer_bytes = optimizer_bytes(trained, run.optimizer);
   costs.recompute = run.parallel.recompute;
 }
 
+//! The backward pass repeats the forward passes of recomputed modules, whose activations are not kept.
+void set_recomputation(plan::StageCosts& costs, const graph::Graph& graph,
+                       const std::vector<std::string>& modules, double flops_per_second) {
+  const pipe::RecomputedCosts recomputed = pipe::recomputed_costs(graph, modules);
+  costs.activation_bytes -= recomputed.bytes;
+  costs.input += recomputed.flops / flops_per_second;
+}
+
 //! With times at `kDefaultFlops`.
 plan::Costs costs_of(const SplitModel& model, const train::RunOptions& run) {
-  plan::Costs costs = pipe::stage_costs(model.pipe.split(), kDefaultFlops * run.parallel.tp);
+  const double flops_per_second = kDefaultFlops * run.parallel.tp;
+  plan::Costs costs = pipe::stage_costs(model.pipe.split(), flops_per_second);
+  const std::vector<std::string> modules =
+      train::matching_modules(run.parallel.recompute_modules, module_paths(model.pipe.graph()));
   const std::vector<std::int64_t> elements =
       local_elements(model.pipe.graph(), model.tensor_plan, run.parallel.tp);
-  for (std::size_t s = 0; s < costs.stages.size(); ++s)
-    set_local_bytes(costs.stages[s], model.pipe.split().stages[s], elements, run);
+  for (std::size_t s = 0; s < costs.stages.size(); ++s) {
+    const graph::StageGraph& stage = model.pipe.split().stages[s];
+    set_local_bytes(costs.stages[s], stage, elements, run);
+    set_recomputation(costs.stages[s], stage.graph, modules, flops_per_second);
+  }
   return costs;
 }
 
@@ -274,6 +297,9 @@ void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
   if (run.precision != train::Precision::Float32)
     notes.push_back("--precision " + std::string(to_string(run.precision)) +
                     ": activations are counted in float32, so their memory is an upper bound.");
+  if (!run.parallel.recompute_modules.empty())
+    notes.emplace_back(
+        "--recompute: the activations of the module that is being recomputed are not counted.");
   if (run.parallel.tp > 1)
     notes.emplace_back(
         "--tp: activations are counted in full on every tensor-parallel rank, so their memory is an upper "
@@ -290,7 +316,7 @@ void add_memory_note(std::vector<std::string>& notes, const std::vector<RankFore
   if (largest == ranks.end() || largest->peak() <= total) return;
   notes.push_back(str_cat("Pipeline rank ", largest - ranks.begin(), " needs ", format_bytes(largest->peak()),
                           ", but its device has ", format_bytes(total),
-                          ". Use more ranks, --recompute or --sharding full."));
+                          ". Use more ranks, --recompute or --sharding."));
 }
 
 }  // namespace

@@ -127,8 +127,8 @@ double LearningRate::at(std::int64_t step, double peak) const {
   if (options_.kind == RateKind::Step)
     return peak * std::pow(options_.gamma.value_or(0.1), static_cast<double>((since - 1) / *options_.period));
   if (options_.kind == RateKind::WarmupStableDecay) {
-    const std::int64_t decay =
-        std::min(options_.decay.value_or(steps_ / 10), std::max<std::int64_t>(steps_ - options_.warmup, 0));
+    const std::int64_t decay = std::min(options_.decay.value_or(std::max<std::int64_t>(steps_ / 10, 1)),
+                                        std::max<std::int64_t>(steps_ - options_.warmup, 0));
     const std::int64_t left = std::max<std::int64_t>(steps_ - step, 0);
     if (left >= decay) return peak;
     const double last = final_fraction(options_);

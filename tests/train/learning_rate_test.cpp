@@ -59,6 +59,7 @@ TEST(TrainLearningRate, HasDefaults) {
   const LearningRate stable({Kind::WarmupStableDecay, 2.0, 3}, 50);  // decays in 5 steps
   EXPECT_EQ(stable.at(45), 2.0);
   EXPECT_LT(stable.at(46), 2.0);
+  EXPECT_DOUBLE_EQ(LearningRate({Kind::WarmupStableDecay, 2.0, 1}, 8).at(8), 0.2);  // decays in 1 step
   // A warmup that leaves no room for the decay.
   EXPECT_EQ(LearningRate({Kind::WarmupStableDecay, 2.0, 50}, 50).at(50), 2.0);
 }

@@ -206,6 +206,11 @@ TEST(TrainRecipe, LossOptionsMustApply) {
   rejects(LossKind::CrossEntropy, {.label_smoothing = 1.5}, "label_smoothing must be at least 0");
   rejects(LossKind::CrossEntropy, {.class_weights = {1, 2}},
           "there are 2 class_weights, but the output has 17 classes");
+  rejects(LossKind::Bce, {.class_weights = std::vector<double>(17, 0)}, "all class_weights are 0");
+  std::vector<double> one_zero(17, 1);
+  one_zero[3] = 0;
+  rejects(LossKind::CrossEntropy, {.label_smoothing = 0.1, .class_weights = one_zero},
+          "label_smoothing cannot be combined with a class weight of 0");
   rejects(LossKind::Bce, {.class_weights = std::vector<double>(17, -1)}, "a class weight must be");
 }
 

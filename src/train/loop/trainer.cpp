@@ -304,7 +304,10 @@ class Run {
     const bool is_batch = parts == 1 && first.batch.examples == first.rows;
     std::optional<double> weight = reduction_.weight_of(
         is_batch ? first.batch.target : data_.training_target(progress_.step, options_.batch));
-    if (weight == 0.0) report_in_step("every label of the batch is ignored; its loss and gradients are 0");
+    if (weight == 0.0)
+      report_in_step(
+          "no label of the batch counts: each is ignored or of a class with weight 0; its loss and gradients "
+          "are 0");
     const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
     if (!weight && rows < options_.batch) weight = static_cast<double>(rows);
     return weight ? std::optional(*weight / static_cast<double>(parts)) : std::nullopt;

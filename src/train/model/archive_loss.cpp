@@ -14,6 +14,8 @@
 #include <ATen/ops/tensor.h>
 #include <torch/nn/functional/loss.h>
 
+#include <algorithm>
+
 namespace penstock::train {
 namespace {
 
@@ -90,6 +92,15 @@ void check_loss_options(LossKind kind, const LossOptions& options, std::optional
     throw UsageError(str_cat("class_weights do not apply to the loss ", to_string(kind)), {},
                      "leave them out, or use cross_entropy or bce");
   for (const double weight : options.class_weights) check_not_negative(weight, "a class weight");
+  if (std::none_of(options.class_weights.begin(), options.class_weights.end(),
+                   [](double w) { return w > 0; }))
+    throw UsageError("all class_weights are 0", {}, "give at least one class a weight greater than 0");
+  // A microbatch of labels with weight 0 has no share in the mean, so its smoothing terms would be lost.
+  if (options.label_smoothing > 0 && kind == LossKind::CrossEntropy &&
+      std::find(options.class_weights.begin(), options.class_weights.end(), 0.0) !=
+          options.class_weights.end())
+    throw UsageError("label_smoothing cannot be combined with a class weight of 0", {},
+                     "use a small weight instead, such as 1e-6");
   const auto count = static_cast<std::int64_t>(options.class_weights.size());
   if (classes && *classes != count)
     throw UsageError(

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 namespace penstock::test {
 namespace {
@@ -74,6 +75,31 @@ TEST(ToolTrainData, ShuffledEpochsReadPermutedRows) {
   };
   EXPECT_EQ(with({"--epochs=3"}), expected);
   EXPECT_NE(with({"--epochs=3", "--no-shuffle"}), expected);
+}
+
+// Learning rates depend on the number of steps, which is known only when the data is open.
+TEST(ToolTrainData, EpochsSetTheStepsOfTheLearningRate) {
+  const TempDir dir;
+  for (const std::string schedule : {"one_cycle", "wsd", "linear"}) {
+    const auto rates = [&](const std::string& length) {
+      losses(dir,
+             {"--data=" + kArchives + "mlp.safetensors", "--batch=2", "--lr-schedule=" + schedule, length});
+      return fields(dir / "log", "lr");
+    };
+    const auto expected = rates("--steps=20");
+    ASSERT_EQ(expected.size(), 20U);
+    EXPECT_NE(expected[8], expected[19]);
+    EXPECT_EQ(rates("--epochs=2"), expected) << schedule;
+  }
+}
+
+TEST(ToolTrainData, CommandLineOverridesLengthOfFile) {
+  const TempDir dir;
+  const std::string data = "--data=" + kArchives + "mlp.safetensors";
+  std::ofstream(dir / "steps.toml") << "steps = 7\n";
+  std::ofstream(dir / "epochs.toml") << "epochs = 3\n";
+  EXPECT_EQ(losses(dir, {data, "--batch=10", "--config=" + (dir / "steps.toml"), "--epochs=1"}).size(), 2U);
+  EXPECT_EQ(losses(dir, {data, "--batch=10", "--config=" + (dir / "epochs.toml"), "--steps=3"}).size(), 3U);
 }
 
 TEST(ToolTrainData, ResumedRunsContinueTheEpochBitwise) {

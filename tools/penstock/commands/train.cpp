@@ -64,6 +64,8 @@ int train_command(Arguments& arguments) {
   arguments.parse();
   if (!request.config.empty()) settings.read(request.config);
   // The command line takes precedence over the opposite in a file.
+  if (arguments.given("--epochs") && !arguments.given("--steps")) request.steps.reset();
+  if (arguments.given("--steps") && !arguments.given("--epochs")) request.epochs = 0;
   Verbosity& verbosity = request.verbosity;
   if (arguments.given("--verbose") && !arguments.given("--quiet")) verbosity.quiet = false;
   if (arguments.given("--quiet") && !arguments.given("--verbose")) verbosity.verbose = false;

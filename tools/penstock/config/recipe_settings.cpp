@@ -24,6 +24,13 @@ constexpr std::initializer_list<LearningRateKind> kRateKinds = {
     LearningRateKind::WarmupStableDecay, LearningRateKind::Polynomial, LearningRateKind::Step,
     LearningRateKind::OneCycle};
 
+// `a, b or c`.
+std::string either(std::vector<std::string> names) {
+  const std::string last = names.back();
+  names.pop_back();
+  return names.empty() ? last : join(names, ", ") + " or " + last;
+}
+
 // Throws if an option is given for a schedule that does not have it.
 void check_schedule(bool given, const char* option, LearningRateKind chosen,
                     std::initializer_list<LearningRateKind> kinds) {
@@ -31,7 +38,7 @@ void check_schedule(bool given, const char* option, LearningRateKind chosen,
   std::vector<std::string> names;
   for (const LearningRateKind kind : kinds) names.emplace_back(to_string(kind));
   throw UsageError(str_cat(option, " does not apply to --lr-schedule ", to_string(chosen)), {},
-                   "leave it out, or choose --lr-schedule " + join(names, ", "));
+                   "leave it out, or choose --lr-schedule " + either(names));
 }
 
 // The same for optimizers.
@@ -41,7 +48,7 @@ void check_optimizer(bool given, const char* option, train::OptimizerKind chosen
   std::vector<std::string> names;
   for (const train::OptimizerKind kind : kinds) names.emplace_back(to_string(kind));
   throw UsageError(str_cat(option, " does not apply to --optimizer ", to_string(chosen)), {},
-                   "leave it out, or choose --optimizer " + join(names, ", "));
+                   "leave it out, or choose --optimizer " + either(names));
 }
 
 void check_below_one(double value, const char* option) {
@@ -55,11 +62,17 @@ void check_fraction(const std::optional<double>& value, const char* option) {
 }
 
 // Sets the options of the chosen schedule that were not given.
-void resolve_learning_rate(train::LearningRateOptions& rate, std::int64_t steps) {
+void set_defaults(train::LearningRateOptions& rate, std::int64_t steps) {
   using enum LearningRateKind;
   if (rate.kind != Constant && rate.kind != Step && !rate.final_fraction)
     rate.final_fraction = rate.kind == OneCycle ? 4e-6 : 0.1;
-  if (rate.kind == WarmupStableDecay && !rate.decay) rate.decay = steps / 10;
+  const std::int64_t after_warmup = std::max<std::int64_t>(steps - rate.warmup, 0);
+  if (rate.kind == WarmupStableDecay && !rate.decay)
+    rate.decay = std::min(std::max<std::int64_t>(steps / 10, 1), after_warmup);
+  if (rate.decay && *rate.decay > after_warmup)
+    throw UsageError(str_cat("--lr-decay-steps ", *rate.decay, " is more than the ", after_warmup,
+                             " steps after the warmup"),
+                     {}, "use fewer, or more --steps");
   if (rate.kind == Polynomial && !rate.power) rate.power = 1;
   if (rate.kind == Step && !rate.gamma) rate.gamma = 0.1;
   if (rate.kind == OneCycle && !rate.start_fraction) rate.start_fraction = 0.04;
@@ -175,14 +188,17 @@ void RecipeSettings::resolve_optimizer(train::OptimizerOptions& options) {
     throw UsageError("--nesterov needs --momentum, and no --dampening", {}, "for example --momentum 0.9");
 }
 
-void RecipeSettings::resolve(train::RunOptions& run, bool built_in) {
+void RecipeSettings::resolve_learning_rate(train::RunOptions& run, bool built_in) {
   train::LearningRateOptions& options = run.learning_rate;
   rate = options.peak = rate.value_or(built_in ? 3e-3 : 1e-3);
   if (!warmup && options.kind == LearningRateKind::OneCycle)
     warmup = std::max<std::int64_t>(run.steps * 3 / 10, 1);
   warmup = options.warmup = warmup.value_or(built_in ? 20 : 0);
   check_learning_rate(options);
-  resolve_learning_rate(options, run.steps);
+  set_defaults(options, run.steps);
+}
+
+void RecipeSettings::resolve(train::RunOptions& run) {
   resolve_optimizer(run.optimizer);
   check_loss();
   resolve_loss_scale(run);

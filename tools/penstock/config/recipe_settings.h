@@ -35,9 +35,12 @@ struct RecipeSettings {
   std::vector<std::string> class_weights;  //!< numbers, or one file
 
   void declare(Settings& settings, train::RunOptions& run);
-  //! Resolves defaults for a run of `run.steps` steps. Throws UsageError for values that are invalid or that
-  //! do not apply to the chosen learning-rate schedule or optimizer.
-  void resolve(train::RunOptions& run, bool built_in);
+  //! Resolves all defaults except those of the learning rate. Throws UsageError for values that are invalid
+  //! or that do not apply to the chosen optimizer or loss.
+  void resolve(train::RunOptions& run);
+  //! Resolves the learning rate of a run of `run.steps` steps. Throws UsageError for values that are invalid
+  //! or that do not apply to the chosen schedule.
+  void resolve_learning_rate(train::RunOptions& run, bool built_in);
   train::LossOptions loss_options() const;
 
  private:

@@ -177,7 +177,7 @@ void TrainSettings::resolve() {
   check_at_least(run.batch, 1, "--batch");
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
-  recipe.resolve(run, built_in());
+  recipe.resolve(run);
   weights.resolve(run);
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!timeout) {
@@ -204,15 +204,20 @@ void TrainSettings::resolve() {
   device = resolved.choice;
   device_reason = resolved.reason;
   backend = resolve_backend(backend, device);
-  train::check(run);
+  if (epochs == 0) resolve_steps(run.steps);
 }
 
-// The number of steps of `epochs` is set when the data is open.
 void TrainSettings::resolve_epochs() {
   if (epochs < 0) throw UsageError("--epochs must be at least 0", {}, "use 0 to give --steps instead");
   if (epochs > 0 && steps) throw UsageError("--epochs and --steps are both given", {}, "give one of the two");
-  run.steps = epochs > 0 ? 1 : steps.value_or(built_in() ? 500 : 100);
-  if (epochs == 0) steps = run.steps;
+  if (epochs == 0) run.steps = steps.value_or(built_in() ? 500 : 100);
+}
+
+void TrainSettings::resolve_steps(std::int64_t count) {
+  epochs = 0;
+  steps = run.steps = count;
+  recipe.resolve_learning_rate(run, built_in());
+  train::check(run);
 }
 
 void TrainSettings::resolve_stages() {
@@ -324,8 +329,18 @@ std::vector<std::string> TrainSettings::idle() const {
                                      "--label-smoothing", "--class-weights", "--loss-output"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
-  for (const std::string& name : idle_for_data()) names.push_back(name);
+  for (const auto& others : {idle_for_data(), idle_for_loss()})
+    names.insert(names.end(), others.begin(), others.end());
   return names;
+}
+
+std::vector<std::string> TrainSettings::idle_for_loss() const {
+  if (!computes_loss()) return {};
+  return {"--loss", "--label-smoothing", "--class-weights"};
+}
+
+bool TrainSettings::computes_loss() const {
+  return !built_in() && !loss_output.empty() && lacks_target(data);
 }
 
 std::vector<std::string> TrainSettings::idle_for_data() const {
@@ -338,8 +353,12 @@ std::vector<std::string> TrainSettings::idle_for_data() const {
 }
 
 void TrainSettings::refuse_idle(const Settings& settings) const {
+  // `--sample 0` asks for nothing.
+  const auto is_given = [&](const std::string& name) {
+    return settings.given(name) && (name != "--sample" || sample != 0);
+  };
   for (const std::string& name : idle_for_data()) {
-    if (!settings.given(name)) continue;
+    if (!is_given(name)) continue;
     if (are_token_files(data))
       throw UsageError(
           name + " needs text, but the data consists of tokens", {},
@@ -355,8 +374,12 @@ void TrainSettings::refuse_idle(const Settings& settings) const {
                               "with --data FILE.bin"
                             : "give files of tokens with --data FILE.bin, or leave the option out");
   }
+  for (const std::string& name : idle_for_loss())
+    if (is_given(name))
+      throw UsageError(name + " does not apply: the data has no target, so the model computes its own loss",
+                       {}, "leave it out, or add a tensor 'target' to the data");
   for (const std::string& name : idle()) {
-    if (!settings.given(name)) continue;
+    if (!is_given(name)) continue;
     throw built_in() ? UsageError(name + " is for an exported model, but none is given", {},
                                   "give the model first: penstock train MODEL.pt2 --data …")
                      : UsageError(name + " is for the built-in GPT, but the exported model " +
@@ -373,7 +396,7 @@ train::ArchiveOptions TrainSettings::archive() const {
           .loss_options = recipe.loss_options(),
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
           .tensor_plan = read_tensor_plan(tensor_plan),
-          .computes_loss = !loss_output.empty() && lacks_target(data)};
+          .computes_loss = computes_loss()};
 }
 
 std::string fetched_text() {

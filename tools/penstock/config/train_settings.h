@@ -77,6 +77,9 @@ struct TrainSettings {
   std::vector<std::string> idle() const;
   //! Options that do not change what is trained. They are not part of the resolved configuration.
   static std::vector<std::string> display_options() { return {"--dry-run", "--quiet", "--verbose"}; }
+  //! Sets the number of steps and the options that depend on it. Called by `resolve`, or if `--epochs` is
+  //! given, when the data is open. Throws UsageError for invalid options.
+  void resolve_steps(std::int64_t count);
   //! Throws UsageError if one of these options was given.
   void refuse_idle(const Settings& settings) const;
   //! The options for loading the exported model. Requires `!built_in()`.
@@ -85,6 +88,9 @@ struct TrainSettings {
  private:
   //! Options that do not apply to the kind of the data.
   std::vector<std::string> idle_for_data() const;
+  //! Options that do not apply to a model that computes its own loss.
+  std::vector<std::string> idle_for_loss() const;
+  bool computes_loss() const;
   void resolve_epochs();
   void resolve_stages();
   void resolve_outputs();

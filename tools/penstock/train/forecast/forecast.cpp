@@ -192,9 +192,7 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
   using train::Sharding;
   const Sharding sharding = run.parallel.sharding;
   const bool sharded = sharding == Sharding::Full;
-  const auto shard_of = [&](std::int64_t elements) {
-    return (elements + run.parallel.dp - 1) / run.parallel.dp;
-  };
+  const auto shard_of = [&](std::int64_t count) { return (count + run.parallel.dp - 1) / run.parallel.dp; };
   const bool has_copies = run.parameter_dtype == train::ParameterDtype::Bfloat16;
   const int gathered_part = has_copies ? 2 : 1;  // of the bytes in float32
   costs.parameter_bytes = costs.gradient_bytes = 0;

@@ -256,8 +256,7 @@ void resolve_data(TrainSettings& request, const train::DataSource& data) {
   if (request.epochs == 0) return;
   if (!steps)
     throw UsageError("--epochs needs data with an end", {}, "give the number of steps with --steps");
-  request.steps = request.run.steps = *steps;
-  request.epochs = 0;
+  request.resolve_steps(*steps);
 }
 
 }  // namespace penstock::tool

@@ -52,6 +52,10 @@ std::vector<std::string> changed_settings(const std::string& stored, const std::
     const auto found = known.find(name);
     // A setting that the earlier version did not have cannot be compared.
     if (found == known.end() || found->second == value || uncompared().contains(name)) continue;
+    if (name == "loss-scale") {
+      lines.push_back("--loss-scale has no effect: the run continues with the scale of the checkpoint");
+      continue;
+    }
     lines.push_back("--" + name + " was " + found->second +
                     " in the run that wrote the checkpoint; this run uses " + value +
                     ", because the command line wins");

@@ -83,13 +83,13 @@ TEST(ToolTrainData, EpochsSetTheStepsOfTheLearningRate) {
   for (const std::string schedule : {"one_cycle", "wsd", "linear"}) {
     const auto rates = [&](const std::string& length) {
       losses(dir,
-             {"--data=" + kArchives + "mlp.safetensors", "--batch=2", "--lr-schedule=" + schedule, length});
+             {"--data=" + kArchives + "mlp.safetensors", "--batch=4", "--lr-schedule=" + schedule, length});
       return fields(dir / "log", "lr");
     };
     const auto expected = rates("--steps=20");
     ASSERT_EQ(expected.size(), 20U);
     EXPECT_NE(expected[8], expected[19]);
-    EXPECT_EQ(rates("--epochs=2"), expected) << schedule;
+    EXPECT_EQ(rates("--epochs=4"), expected) << schedule;
   }
 }
 

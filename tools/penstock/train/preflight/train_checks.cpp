@@ -104,10 +104,10 @@ void check_archive(TrainSettings& request) {
   data_files(request.data);
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
-  train::check_before_start(*archive.model, request.run);
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);
+  train::check_before_start(*archive.model, request.run);
   check_data(request, archive, *data);
   check_full_batches(request, archive, *data);
 }

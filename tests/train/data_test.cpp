@@ -66,6 +66,12 @@ TEST(TrainTensorData, TakesValidationRowsFromTable) {
   EXPECT_EQ(data->validation_rows(), 3);
   EXPECT_EQ(target_of(data->validation({1, 3})), (std::vector<std::int64_t>{101, 102}));
   EXPECT_EQ(target_of(data->training(2, 6, {4, 6})), (std::vector<std::int64_t>{4, 5}));
+  // Rows that training leaves out stay out.
+  const auto less = tensor_data(
+      numbered(6),
+      {.positional = {"x"}, .validation_fraction = 0.5, .validation = memory_table(numbered(3, 100))});
+  EXPECT_EQ(target_of(less->validation({1, 3})), (std::vector<std::int64_t>{101, 102}));
+  EXPECT_EQ(target_of(less->training(1, 4, {0, 4})), (std::vector<std::int64_t>{0, 1, 2, 0}));
 }
 
 TEST(TrainTensorData, PassesConstantsAndNeedsNoTargetForOwnLoss) {

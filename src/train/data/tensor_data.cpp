@@ -43,9 +43,7 @@ class TensorData : public DataSource {
     const std::int64_t count = checked_rows(*table_, wanted);
     if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");
-    kept_ = options.validation
-                ? 0
-                : static_cast<std::int64_t>(static_cast<double>(count) * options.validation_fraction);
+    kept_ = static_cast<std::int64_t>(static_cast<double>(count) * options.validation_fraction);
     validation_rows_ = options.validation ? checked_rows(*options.validation, wanted) : kept_;
     if (count - kept_ < 1) throw UsageError("the data has no examples");
     epochs_.emplace(count - kept_, options.order);

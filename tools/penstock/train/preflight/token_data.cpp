@@ -61,8 +61,7 @@ std::shared_ptr<const train::TokenStream> open_tokens(const TrainSettings& reque
 // The order and the validation rows of sequences are those of any table.
 train::TensorDataOptions epoch_options(const TrainSettings& request) {
   train::TensorDataOptions options;
-  const bool validates = request.run.eval_every.has_value();
-  options.validation_fraction = validates && request.validation_data.empty() ? request.validation : 0;
+  options.validation_fraction = request.holds_out_rows() ? request.validation : 0;
   options.order = {.shuffle = !request.no_shuffle, .drop_last = request.drop_last, .seed = request.run.seed};
   return options;
 }

@@ -215,7 +215,7 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   const TrainingTable training = open_training_table(request, model, request.data);
   const bool validates = request.run.eval_every.has_value(), has_file = !request.validation_data.empty();
   train::TensorDataOptions options{model.positional, model.keywords};
-  options.validation_fraction = validates && !has_file ? request.validation : 0;
+  options.validation_fraction = request.holds_out_rows() ? request.validation : 0;
   options.order = {.shuffle = !request.no_shuffle, .drop_last = request.drop_last, .seed = request.run.seed};
   options.dtypes = training.dtypes;
   options.constants = model.constants;
@@ -227,8 +227,7 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
 }
 
 void adopt_order(TrainSettings& request) {
-  if (!request.run.checkpoint.resume || request.no_shuffle || (request.built_in() && !request.reads_tokens()))
-    return;
+  if (!request.run.checkpoint.resume || !request.reads_rows()) return;
   std::error_code error;
   const fs::path& directory = *request.run.checkpoint.directory;
   if (!fs::is_directory(directory, error)) return;
@@ -236,12 +235,27 @@ void adopt_order(TrainSettings& request) {
   const auto newest = std::find_if(all.rbegin(), all.rend(), [](const auto& it) { return it.complete; });
   if (newest == all.rend()) return;
   try {
-    const std::string config = checkpoint::Checkpoint(newest->path).note("config").value_or("");
-    for (const ConfigValue& item : read_config_text(config, newest->path.string()))
-      if (item.key == "no-shuffle") request.no_shuffle = std::get<bool>(item.value);
+    const checkpoint::Checkpoint stored(newest->path);
+    bool validated_on_file = false;
+    std::optional<bool> validated;
+    for (const ConfigValue& item :
+         read_config_text(stored.note("config").value_or(""), newest->path.string())) {
+      if (item.key == "no-shuffle" && std::get<bool>(item.value)) request.no_shuffle = true;
+      if (item.key == "eval-every") validated = std::get<std::int64_t>(item.value) > 0;
+      if (item.key == "validation-data") validated_on_file = !std::get<std::string>(item.value).empty();
+    }
+    // A run that was resumed itself may hold out rows without validations.
+    if (const auto note = stored.note(kHeldOutNote))
+      request.holds_out = *note == held_out_note(true);
+    else if (validated)
+      request.holds_out = *validated && !validated_on_file;
   } catch (const Error&) {
     return;  // damaged: the ranks search for an older one and report it
   }
+}
+
+std::string held_out_note(bool holds_out) {
+  return holds_out ? "yes" : "no";
 }
 
 void resolve_data(TrainSettings& request, const train::DataSource& data) {

@@ -55,7 +55,12 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
 //! Sets the options that depend on the data: `--epochs` becomes `--steps`, and a resumed run keeps the file
 //! order of its checkpoint. Throws UsageError if a batch is larger than the data.
 void resolve_data(TrainSettings& request, const train::DataSource& data);
-//! Takes the order of the examples from the newest checkpoint if the run resumes.
+//! Takes the order of the examples, and whether some are held out for validation, from the newest checkpoint
+//! if the run resumes: a change of either would repeat some rows of the epoch and omit others.
 void adopt_order(TrainSettings& request);
+
+//! The checkpoint note that says whether rows are held out, and its text.
+inline constexpr const char* kHeldOutNote = "held_out";
+std::string held_out_note(bool holds_out);
 
 }  // namespace penstock::tool

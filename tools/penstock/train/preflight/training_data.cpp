@@ -260,14 +260,19 @@ std::string held_out_note(bool holds_out) {
 
 void resolve_data(TrainSettings& request, const train::DataSource& data) {
   const std::int64_t batch = request.run.batch;
-  std::optional<std::int64_t> steps;
   try {
-    steps = data.steps_of(std::max<std::int64_t>(request.epochs, 1), batch);
+    data.steps_of(1, batch);
   } catch (const UsageError& error) {
     throw UsageError(error.message(), {},
                      "use a smaller --batch, or --no-shuffle, with which batches wrap around");
   }
   if (request.epochs == 0) return;
+  std::optional<std::int64_t> steps;
+  try {
+    steps = data.steps_of(request.epochs, batch);
+  } catch (const UsageError& error) {
+    throw UsageError(error.message(), {}, "use fewer --epochs");
+  }
   if (!steps)
     throw UsageError("--epochs needs data with an end", {}, "give the number of steps with --steps");
   request.steps = request.run.steps = *steps;

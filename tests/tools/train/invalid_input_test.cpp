@@ -6,7 +6,9 @@
 #include <penstock/checkpoint/writer.h>
 #include <penstock/comm/thread_ranks.h>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -17,6 +19,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -68,6 +71,16 @@ void write_files(const TempDir& dir) {
   checkpoint::save_safetensors(
       dir / "images.safetensors",
       {{"x", at::zeros({8, 8, 8, 2})}, {"input", at::zeros({8, 8, 8, 2})}, {"target", at::zeros({8, 3})}});
+  const at::Tensor input = regression["input"];
+  const auto with_target = [&](const std::string& file, const at::Tensor& values) {
+    checkpoint::save_safetensors(dir / file, {{"input", input}, {"target", values}});
+  };
+  with_target("soft.safetensors", at::full({20, 3}, 1.0 / 3));
+  with_target("sum_of_2.safetensors", at::full({20, 3}, 2.0 / 3));
+  with_target("classes.safetensors", at::arange(20).remainder(3));
+  at::Tensor nan = at::full({20, 3}, 1.0 / 3);
+  nan.select(0, 19).select(0, 2).fill_(std::numeric_limits<float>::quiet_NaN());
+  with_target("nan.safetensors", nan);
   regression["target"] = regression["target"].select(1, 0);
   checkpoint::save_safetensors(dir / "mlp_flat.safetensors", regression);
   checkpoint::save_safetensors(dir / "x.safetensors", {{"x", at::zeros({4, 6})}});
@@ -183,6 +196,21 @@ const std::vector<Mistake>& mistakes() {
       train("FlatTarget", {"--data=@flat_target.safetensors"}, "'target' is int64[4]", "[4, 6]"),
       train("FlatRegression", {"%mlp.pt2", "--data=@mlp_flat.safetensors", "--loss=mse"},
             "'target' is float32[4]", "shape of the output"),
+      train("RegressionWithoutLoss", {"%mlp.pt2", "--data=@mlp.safetensors"},
+            "but --loss cross_entropy takes probabilities", "--loss mse"),
+      train("NegativeProbability", {"%mlp.pt2", "--data=@mlp.safetensors", "--loss=bce"},
+            "but --loss bce takes probabilities", "--loss mse"),
+      train("ProbabilitiesWithoutSum", {"%mlp.pt2", "--data=@sum_of_2.safetensors"}, "whose sum is 2",
+            "--loss bce"),
+      train("ProbabilityIsNan", {"%mlp.pt2", "--data=@nan.safetensors"}, "contains nan", "from 0 to 1"),
+      train("ClassesForValidation",
+            {"%mlp.pt2", "--data=@soft.safetensors", "--eval-every=1",
+             "--validation-data=@classes.safetensors"},
+            "'target' is int64[20] in '", "for training and validation"),
+      train("ProbabilitiesForValidation",
+            {"%mlp.pt2", "--data=@classes.safetensors", "--eval-every=1",
+             "--validation-data=@soft.safetensors"},
+            "'target' is float32[20, 3] in '", "for training and validation"),
       train("LossOutput", {"--loss-output=probabilities"}, "no output 'probabilities'", "output.logits"),
       train("BelowExportedRange", {"--batch=8", "--microbatches=8"}, "exported for 2 to 64", "in that range"),
       train("FixedBatch", {"%fixed.pt2", "--microbatches=4"}, "fixed batch of 4", "exactly 4"),

@@ -8,6 +8,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
+#include <penstock/value/tensor_meta.h>
 
 #include <ATen/ops/empty.h>
 #include <glob.h>
@@ -74,6 +75,39 @@ std::int64_t row_bytes(const train::TableColumn& column) {
   const std::int64_t elements =
       std::accumulate(column.shape.begin() + 1, column.shape.end(), std::int64_t{1}, std::multiplies<>());
   return elements * static_cast<std::int64_t>(c10::elementSize(column.dtype));
+}
+
+// The first targets, at most 1,024 and at most this many bytes.
+at::Tensor first_targets(const TrainingTable& data, std::int64_t bytes) {
+  constexpr std::int64_t most = 1024;
+  const std::int64_t count = std::min(rows_in(bytes, row_bytes(data.table->columns().at(kTarget))), most);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(count, data.rows)));
+  std::iota(rows.begin(), rows.end(), 0);
+  return data.table->take(kTarget, rows);
+}
+
+// Whether a dtype can be converted to another one without changing the meaning of its numbers.
+bool same_kind(at::ScalarType a, at::ScalarType b) {
+  return a == b || (is_integer(a) && is_integer(b)) || (at::isFloatingType(a) && at::isFloatingType(b));
+}
+
+// Both tables are read with the dtypes of the training data.
+void check_same_tensors(const TrainSettings& request, const TrainingTable& training,
+                        const TrainingTable& validation) {
+  const auto text = [](const train::TableColumn& column) {
+    return value::dtype_name(column.dtype) + format_shape(column.shape);
+  };
+  for (const auto& [name, dtype] : training.dtypes) {
+    const train::TableColumn& first = training.table->columns().at(name);
+    const train::TableColumn& second = validation.table->columns().at(name);
+    const bool same_shape =
+        std::equal(first.shape.begin() + 1, first.shape.end(), second.shape.begin() + 1, second.shape.end());
+    if (same_shape && same_kind(dtype, validation.dtypes.at(name))) continue;
+    throw UsageError("the tensor " + quote(name) + " is " + text(second) + " in " +
+                         quote(request.validation_data, 200) + ", but " + text(first) + " in " +
+                         quote(request.data, 200),
+                     {}, "store the same dtype and shape, except for dim 0, for training and validation");
+  }
 }
 
 at::Tensor without_rows(const train::TableColumn& column) {
@@ -208,6 +242,7 @@ void check_elements(const train::ArchiveModel& model, const TrainingTable& data,
     if (output && !model.computes_loss)
       check_target(take(kTarget).to(data.dtypes.at(kTarget)), rows, *output, loss);
   }
+  if (!model.computes_loss) check_probabilities(first_targets(data, chunk_bytes), loss);
 }
 
 std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
@@ -221,8 +256,11 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   options.constants = model.constants;
   options.has_target = !model.computes_loss;
   if (request.reads_tokens()) options.tokens_per_row = sequence_length(*training.table);
-  if (validates && has_file)
-    options.validation = open_training_table(request, model, request.validation_data).table;
+  if (validates && has_file) {
+    const TrainingTable validation = open_training_table(request, model, request.validation_data);
+    check_same_tensors(request, training, validation);
+    options.validation = validation.table;
+  }
   return train::tensor_data(training.table, options);
 }
 

@@ -28,6 +28,7 @@ std::int64_t checked_rows(const TensorTable& table, const std::vector<std::strin
       throw ShapeError(str_cat("the data's ", quote(name), " has ", shape[0], " examples, ",
                                quote(wanted.front()), " has ", *rows));
   }
+  table.check_rows_match(wanted);
   return rows.value_or(0);
 }
 

@@ -64,6 +64,13 @@ void write_files(const TempDir& dir) {
   with("class_negative.safetensors", "target", target - 18);
   with("float_target.safetensors", "target", target.to(at::kFloat));
   with("flat_target.safetensors", "target", target.select(1, 0));
+  const auto part = [&](const std::string& file, std::int64_t inputs, std::int64_t targets) {
+    checkpoint::save_safetensors(dir / file, {{"tokens", tokens.narrow(0, 0, inputs)},
+                                              {"weight", good.at("weight").narrow(0, 0, inputs)},
+                                              {"target", target.narrow(0, 0, targets)}});
+  };
+  part("more_inputs.safetensors", 10, 9);
+  part("more_targets.safetensors", 9, 10);
   Tensors regression = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
   checkpoint::save_safetensors(dir / "mlp.safetensors", regression);
   checkpoint::save_safetensors(dir / "wide.safetensors",
@@ -170,6 +177,8 @@ const std::vector<Mistake>& mistakes() {
       train("ScalarInput", {"--data=@one_weight.safetensors"}, "'weight'", "first dim"),
       train("DifferentRowCounts", {"--data=@few_weights.safetensors"}, "'weight' has 3 examples",
             "same number"),
+      train("RowsOfOtherFiles", {"--data=@more_inputs.safetensors,@more_targets.safetensors"}, "rows in '",
+            "in each file"),
       train("EmptyData", {"--data=@empty.safetensors"}, "no examples", "at least one"),
       train("FloatTokens", {"--data=@float_tokens.safetensors"}, "'tokens' is float32, expected int64",
             "torch.int64"),

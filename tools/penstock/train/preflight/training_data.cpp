@@ -210,6 +210,7 @@ TrainingTable open_training_table(const TrainSettings& request, const train::Arc
                                                         : dtype->second;
     if (name != kTarget) with_dtype(without_rows(column), result.dtypes[name], name);
   }
+  result.table->check_rows_match(wanted);
   return result;
 }
 

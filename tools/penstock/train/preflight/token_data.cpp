@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace penstock::tool {
 namespace {
@@ -25,8 +26,11 @@ std::shared_ptr<const train::TokenStream> encoded_text(const TrainSettings& requ
   std::vector<std::uint32_t> tokens;
   for (const std::string& file : files) {
     try {
-      const std::vector<std::uint32_t> more = tokenizer.encode(training_text(file).content);
-      tokens.insert(tokens.end(), more.begin(), more.end());
+      std::vector<std::uint32_t> more = tokenizer.encode(training_text(file).content);
+      if (tokens.empty())
+        tokens = std::move(more);
+      else
+        tokens.insert(tokens.end(), more.begin(), more.end());
     } catch (const UsageError& wrong) {
       throw UsageError(quote(file, 200) + ": " + wrong.message(), {}, wrong.hint());
     }

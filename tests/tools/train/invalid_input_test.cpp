@@ -155,6 +155,7 @@ const std::vector<Mistake>& mistakes() {
       train("TextFileAsModel", {"@notes.pt2"}, "notes.pt2", "torch.export.save"),
       gpt("MissingData", {"%language.pt2"}, "an exported model needs --data", "--data FILE.safetensors"),
       train("MissingData", {"--data=@god.safetensors"}, "god.safetensors", "did you mean "),
+      train("CommaAfterData", {"--data=@good.safetensors,"}, "has an empty entry", "none at the end"),
       train("FolderAsData", {"--data=@folder"}, "is a directory", ".safetensors"),
       train("PatternWithoutFiles", {"--data=@nothing*.safetensors"}, "no file matches", "pattern"),
       train("DifferentFiles", {"--data=@good.safetensors,@no_target.safetensors"},

@@ -83,8 +83,10 @@ void check_examples(const TrainSettings& request, const train::ArchiveModel& arc
   const auto leaf =
       static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
   if (microbatch.empty()) return;
-  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(),
-                 output_sizes(graph, microbatch)[leaf]);
+  const auto output = output_sizes(graph, microbatch)[leaf];
+  if (request.reads_tokens() && !archive.computes_loss && output && !output->sizes.empty())
+    check_vocabulary(request, files, output->sizes.back().size);
+  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(), output);
 }
 
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive,

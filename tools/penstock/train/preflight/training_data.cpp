@@ -136,6 +136,9 @@ std::vector<std::string> data_files(const std::string& data) {
     const std::size_t end = std::min(data.find(',', begin), data.size());
     const std::string item = data.substr(begin, end - begin);
     begin = end + 1;
+    if (item.empty())
+      throw UsageError("the list of files " + quote(data, 200) + " has an empty entry", {},
+                       "write file names with single commas between them, and none at the end");
     if (fs::is_directory(item, error)) {
       for (std::string& file : files_of_directory(item, extension)) files.push_back(std::move(file));
     } else if (!fs::exists(item, error) && item.find_first_of("*?[") != std::string::npos) {

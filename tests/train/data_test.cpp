@@ -66,6 +66,12 @@ TEST(TrainTensorData, TakesValidationRowsFromTable) {
   EXPECT_EQ(data->validation_rows(), 3);
   EXPECT_EQ(target_of(data->validation({1, 3})), (std::vector<std::int64_t>{101, 102}));
   EXPECT_EQ(target_of(data->training(2, 6, {4, 6})), (std::vector<std::int64_t>{4, 5}));
+  // Rows that training leaves out stay out.
+  const auto less = tensor_data(
+      numbered(6),
+      {.positional = {"x"}, .validation_fraction = 0.5, .validation = memory_table(numbered(3, 100))});
+  EXPECT_EQ(target_of(less->validation({1, 3})), (std::vector<std::int64_t>{101, 102}));
+  EXPECT_EQ(target_of(less->training(1, 4, {0, 4})), (std::vector<std::int64_t>{0, 1, 2, 0}));
 }
 
 TEST(TrainTensorData, PassesConstantsAndNeedsNoTargetForOwnLoss) {
@@ -127,6 +133,45 @@ TEST(TrainTensorTable, NamesFileThatDiffers) {
   odd = numbered(3);
   odd["z"] = at::zeros({3});
   EXPECT_THAT(message(odd), testing::HasSubstr("odd' has a tensor 'z', which"));
+}
+
+// 49 rows of both tensors in all files, but row 19 of x is in another file than that of the target.
+TEST(TrainTensorTable, RefusesFilesWithDifferentNumbersOfRows) {
+  const test::TempDir dir;
+  const std::string first = dir / "1.safetensors", second = dir / "2.safetensors";
+  const auto save = [](const std::string& path, std::int64_t inputs, std::int64_t targets) {
+    checkpoint::save_safetensors(
+        path, {{"x", at::ones({inputs, 3})}, {"target", at::ones({targets})}, {"names", at::ones({5})}});
+  };
+  save(first, 20, 19);
+  save(second, 29, 30);
+  EXPECT_ERROR(tensor_data(safetensors_table({first, second}), {.positional = {"x"}}), UsageError,
+               "'target' has 19 rows in '" + first + "', but 'x' has 20");
+  save(first, 20, 20);
+  save(second, 29, 29);
+  // A tensor that is not read may have any number of rows.
+  EXPECT_EQ(tensor_data(safetensors_table({first, second}), {.positional = {"x"}})->steps_of(1, 49), 1);
+}
+
+TEST(TrainTensorTable, AcceptsScalarsThatAreNotRead) {
+  const test::TempDir dir;
+  std::vector<std::filesystem::path> files;
+  for (const std::int64_t first : {0, 4}) {
+    Tensors tensors = numbered(4, first);
+    tensors["version"] = at::scalar_tensor(first, at::kLong);
+    files.emplace_back(dir / ("from" + std::to_string(first) + ".safetensors"));
+    checkpoint::save_safetensors(files.back(), tensors);
+  }
+  const auto table = safetensors_table(files);
+  EXPECT_TRUE(table->columns().at("version").shape.empty());
+  EXPECT_EQ(target_of(tensor_data(table, {.positional = {"x"}})->training(1, 3, {0, 3})),
+            (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_ERROR(table->take("version", {0}), UsageError, "'version' is a scalar");
+  EXPECT_ERROR(table->take("version", {}), UsageError, "'version' is a scalar");
+  Tensors other = numbered(4);
+  other["version"] = at::zeros({1}, at::kLong);
+  checkpoint::save_safetensors(dir / "row", other);
+  EXPECT_ERROR(safetensors_table({files[0], dir / "row"}), UsageError, "'version' is int64[n] in '");
 }
 
 // A sparse file of 512 GiB: larger than any memory that the test could use.

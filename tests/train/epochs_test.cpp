@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -131,6 +132,18 @@ TEST(TrainEpochs, FileOrderWrapsAround) {
   EXPECT_EQ(batch_of(epochs, 1, 7), (std::vector<std::int64_t>{0, 1, 2, 3, 4, 0, 1}));
   EXPECT_EQ(epochs.steps(1, 4), 2);
   EXPECT_EQ(epochs.steps(4, 4), 5);
+}
+
+TEST(TrainEpochs, RefusesMoreStepsThanFit) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  for (const EpochOptions& options :
+       {EpochOptions{}, EpochOptions{.shuffle = true}, EpochOptions{.drop_last = true}})
+    EXPECT_ERROR(Epochs(20, options).steps(most / 4, 4), UsageError, "more steps than can be counted");
+  EXPECT_EQ(Epochs(20, {.shuffle = true}).steps(most / 5, 4), most / 5 * 5);
+  EXPECT_EQ(Epochs(20, {}).steps(most / 40, 4), most / 40 * 5);
+  EXPECT_EQ(steps_over(0, 7, 2), 0);
+  EXPECT_EQ(steps_over(3, 7, 2), 11);
+  EXPECT_ERROR(steps_over(most, 2, 1), UsageError, "use fewer epochs");
 }
 
 TEST(TrainEpochs, RefusesBatchLargerThanData) {

@@ -15,8 +15,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 namespace penstock::train {
 namespace {
@@ -300,6 +303,88 @@ TEST(TrainEpochs, ShortLastBatchMatchesDenseRunInEveryTopology) {
       }
     }
   }
+}
+
+// 20 rows in batches of 8, 8 and 4, or of 12 and 8.
+TEST(TrainEpochs, TokensPerSecondLeaveOutPaddingRows) {
+  at::set_num_threads(1);
+  const Tensors tensors = checkpoint::load_safetensors(archive("mlp.safetensors"));
+  for (const std::int64_t batch : {8, 12}) {
+    for (const Topology& topology :
+         {Topology{{.pp = 1, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+          Topology{{.pp = 1, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1}},
+          Topology{{.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 2}}) {
+      SCOPED_TRACE("batch " + std::to_string(batch) + ", " + text_of(topology));
+      RecordingObserver recorder;
+      comm::run_thread_ranks(topology.parallel.ranks(), [&](comm::World& world) {
+        const ArchiveModel loaded = archive_model({.file = archive("mlp.pt2"), .loss = LossKind::Mse});
+        const auto data = tensor_data(
+            tensors, {.positional = loaded.positional, .order = {.shuffle = true}, .tokens_per_row = 16});
+        run(world, *loaded.model, *data, sgd(topology.parallel, batch, topology.accumulate),
+            {.observer = &recorder});
+      });
+      const std::vector<std::int64_t> rows =
+          batch == 8 ? std::vector<std::int64_t>{8, 8, 4} : std::vector<std::int64_t>{12, 8, 12};
+      ASSERT_EQ(recorder.records.size(), rows.size());
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const StepRecord& record = recorder.records[i];
+        EXPECT_NEAR(record.tokens_per_second.value() * record.seconds, static_cast<double>(rows[i] * 16),
+                    1e-6);
+      }
+    }
+  }
+}
+
+// A model whose loss includes every row of a microbatch.
+class FullBatchModel : public Model {
+ public:
+  explicit FullBatchModel(const Model& model) : model_(model) {}
+
+  std::string summary() const override { return model_.summary(); }
+  ModelSplit split(int stages) const override { return model_.split(stages); }
+  std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const override {
+    return model_.split_at(split);
+  }
+  runtime::LossFunction loss() const override { return model_.loss(); }
+  bool needs_full_batches() const override { return true; }
+
+ private:
+  const Model& model_;
+};
+
+// Ranks enter a step together, so that none is in a collective of the previous step when another one throws.
+class StepsTogether : public RankHook {
+ public:
+  explicit StepsTogether(std::barrier<>& barrier) : barrier_(barrier) {}
+  void on_phase(RunPhase phase, const RankState&) override {
+    if (phase == RunPhase::Step) barrier_.arrive_and_wait();
+  }
+
+ private:
+  std::barrier<>& barrier_;
+};
+
+// The batch of step 3 has 4 of 8 rows, all of which belong to the first replica.
+TEST(TrainEpochs, EveryRankRefusesShortBatchIfLossNeedsFullOnes) {
+  at::set_num_threads(1);
+  const Tensors tensors = checkpoint::load_safetensors(archive("mlp.safetensors"));
+  std::barrier<> barrier(2);
+  std::atomic<int> refused = 0;
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    const ArchiveModel loaded = archive_model({.file = archive("mlp.pt2"), .loss = LossKind::Mse});
+    const auto data = tensor_data(tensors, {.positional = loaded.positional, .order = {.shuffle = true}});
+    StepsTogether hook(barrier);
+    try {
+      run(world, FullBatchModel(*loaded.model), *data,
+          sgd({.pp = 1, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 1}, 8), {.hook = &hook});
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("has only 4 of 8 rows"));
+      ++refused;
+    } catch (const Error&) {
+      // A rank that entered the step: another one has failed.
+    }
+  });
+  EXPECT_EQ(refused, 2);
 }
 
 // 20 rows, some of which are held out; batches that they fill, fill partially, or do not fill once.

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -95,6 +96,34 @@ TEST(TrainTokenizer, BytesTakeAnyText) {
   EXPECT_EQ(tokens.back(), 0U);
   EXPECT_EQ(decoded(Tokenizer::bytes(), tokens), text);
   EXPECT_EQ(Tokenizer::bytes().size(), 256);
+}
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// The largest resident memory of this process so far, in bytes.
+std::int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+// A word of 4 bytes becomes one token of 4 bytes; a vector that grows has up to 3 times that.
+TEST(TrainTokenizer, EncodingTakesFewBytesPerByte) {
+  const Tokenizer tokenizer = parsed(small_tokenizer());
+  constexpr std::size_t words = 8 << 20;
+  std::string text;
+  text.reserve(4 * words);
+  for (std::size_t i = 0; i < words; ++i) text += " the";
+  const std::int64_t before = peak_memory();
+  EXPECT_EQ(tokenizer.encode(text).size(), words);
+  EXPECT_LT(peak_memory() - before, static_cast<std::int64_t>(4 * text.size()));
+}
+#endif
+
+// Offsets are those of the text, however far the words before it reach.
+TEST(TrainTokenizer, RefusesInvalidUtf8AtItsOffset) {
+  const Tokenizer tokenizer = parsed(small_tokenizer());
+  EXPECT_ERROR(tokenizer.encode("the the \xff"), UsageError, "not valid UTF-8 at byte 8");
+  EXPECT_ERROR(tokenizer.encode("\u00e9'\xc3"), UsageError, "not valid UTF-8 at byte 3");
 }
 
 TEST(TrainTokenizer, RefusesInvalidUtf8) {

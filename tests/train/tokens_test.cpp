@@ -104,7 +104,7 @@ TEST(TrainTokens, RefusesTokensOutsideVocabulary) {
   EXPECT_ERROR(table->take("tokens", {2}), UsageError, "token 1 of '");
   write_file<std::uint16_t>(dir / "c", {1});
   EXPECT_ERROR(token_files({dir / "c"}, TokenDtype::Uint32), UsageError, "not a multiple of 4");
-  EXPECT_ERROR(sequence_table(token_files({dir / "c"}, TokenDtype::Uint16), {}), UsageError, "has 1 tokens");
+  EXPECT_ERROR(sequence_table(token_files({dir / "c"}, TokenDtype::Uint16), {}), UsageError, "has 1 token;");
   EXPECT_ERROR(sequence_table(stream, {.length = 0}), UsageError, "at least one token");
   EXPECT_ERROR(token_files({dir / "missing"}, TokenDtype::Uint16), StorageError, "cannot open");
 }

@@ -90,12 +90,12 @@ std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary&
 struct TensorDataOptions {
   std::vector<std::string> positional{};  //!< names of the positional arguments of the model
   std::vector<std::string> keywords{};    //!< names of its keyword arguments
-  //! Fraction of the rows that is reserved for validation: the last rows in file order, or random rows, which
-  //! depend on the seed, if the order is shuffled.
+  //! Fraction of the rows that training leaves out, for validation: the last rows in file order, or random
+  //! rows, which depend on the seed, if the order is shuffled.
   double validation_fraction = 0;
   EpochOptions order{};                             //!< by default file order
   std::map<std::string, at::ScalarType> dtypes{};   //!< dtypes to which rows are converted, by name
-  std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of a fraction
+  std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of those left out
   std::map<std::string, c10::IValue> constants{};   //!< arguments that are the same for all rows, by name
   bool has_target = true;                           //!< false: the model computes its own loss
   std::optional<std::int64_t> tokens_per_row{};     //!< if the rows are sequences

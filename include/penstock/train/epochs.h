@@ -33,6 +33,10 @@ struct EpochOptions {
   std::uint64_t seed = 1;  //!< determines the random orders
 };
 
+//! The number of batches in this many passes over `size` examples or tokens, if batches continue with the
+//! next pass. Requires batch > 0. Throws UsageError if the number does not fit.
+std::int64_t steps_over(std::int64_t epochs, std::int64_t size, std::int64_t batch);
+
 //! The examples of every batch. A shuffled epoch ends with a batch that may have fewer rows, or without it if
 //! `drop_last` is set. In file order, without `drop_last`, epochs have no bounds: row r of step k (from 1) is
 //! example (k-1)*batch + r, modulo the number of examples.
@@ -48,7 +52,8 @@ class Epochs {
   //! The examples in rows `begin` to `end` (exclusive) of the batch of a step. Throws like `rows`.
   std::vector<std::int64_t> examples_of(std::int64_t step, std::int64_t batch, std::int64_t begin,
                                         std::int64_t end) const;
-  //! The number of steps of this many passes over the examples. Throws like `rows`.
+  //! The number of steps of this many passes over the examples. Throws like `rows`, and UsageError if the
+  //! number does not fit.
   std::int64_t steps(std::int64_t epochs, std::int64_t batch) const;
 
  private:

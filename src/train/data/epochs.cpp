@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace penstock::train {
 namespace {
@@ -47,6 +48,16 @@ std::int64_t Permutation::operator[](std::int64_t index) const {
   return static_cast<std::int64_t>(number);
 }
 
+std::int64_t steps_over(std::int64_t epochs, std::int64_t size, std::int64_t batch) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  if (epochs < 0) throw UsageError("the number of epochs must be at least 0");
+  // size * epochs + batch - 1 must fit.
+  if (size > 0 && epochs > (most - (batch - 1)) / size)
+    throw UsageError(str_cat(epochs, " epochs of this data have more steps than can be counted"), {},
+                     "use fewer epochs");
+  return (epochs * size + batch - 1) / batch;
+}
+
 Epochs::Epochs(std::int64_t examples, const EpochOptions& options) : examples_(examples), options_(options) {
   if (examples < 1) throw UsageError("the data has no training examples");
 }
@@ -85,7 +96,8 @@ std::vector<std::int64_t> Epochs::examples_of(std::int64_t step, std::int64_t ba
 
 std::int64_t Epochs::steps(std::int64_t epochs, std::int64_t batch) const {
   const std::int64_t steps = steps_per_epoch(batch);
-  return steps == 0 ? (epochs * examples_ + batch - 1) / batch : epochs * steps;
+  if (steps == 0) return steps_over(epochs, examples_, batch);
+  return steps_over(epochs, steps, 1);
 }
 
 }  // namespace penstock::train

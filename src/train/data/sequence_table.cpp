@@ -24,8 +24,9 @@ class SequenceTable : public TensorTable {
                                                        const SequenceOptions& options) {
     if (options.length < 1) throw UsageError("a sequence needs at least one token");
     if (stream.size() < 2)
-      throw UsageError(str_cat("the data has ", stream.size(), " tokens; a sequence needs at least 2"), {},
-                       "every token is predicted from the tokens before it: use more data");
+      throw UsageError(
+          str_cat("the data has ", counted(stream.size(), "token"), "; a sequence needs at least 2"), {},
+          "every token is predicted from the tokens before it: use more data");
     const std::int64_t rows = (stream.size() - 1 + options.length - 1) / options.length;
     const TableColumn column{at::kLong, {rows, options.length}};
     return {{options.input, column}, {kTargets, column}};

@@ -28,6 +28,7 @@ std::int64_t checked_rows(const TensorTable& table, const std::vector<std::strin
       throw ShapeError(str_cat("the data's ", quote(name), " has ", shape[0], " examples, ",
                                quote(wanted.front()), " has ", *rows));
   }
+  table.check_rows_match(wanted);
   return rows.value_or(0);
 }
 
@@ -43,9 +44,7 @@ class TensorData : public DataSource {
     const std::int64_t count = checked_rows(*table_, wanted);
     if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");
-    kept_ = options.validation
-                ? 0
-                : static_cast<std::int64_t>(static_cast<double>(count) * options.validation_fraction);
+    kept_ = static_cast<std::int64_t>(static_cast<double>(count) * options.validation_fraction);
     validation_rows_ = options.validation ? checked_rows(*options.validation, wanted) : kept_;
     if (count - kept_ < 1) throw UsageError("the data has no examples");
     epochs_.emplace(count - kept_, options.order);

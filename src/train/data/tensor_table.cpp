@@ -47,8 +47,8 @@ std::string row_text(const TableColumn& column) {
 }
 
 bool same_rows(const TableColumn& a, const TableColumn& b) {
-  return a.dtype == b.dtype && a.shape.size() == b.shape.size() && !a.shape.empty() &&
-         std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+  if (a.dtype != b.dtype || a.shape.size() != b.shape.size()) return false;
+  return a.shape.empty() || std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
 }
 
 class FileTable : public TensorTable {
@@ -62,6 +62,19 @@ class FileTable : public TensorTable {
         const std::vector<std::int64_t>& shape = file.entry(name).shape;
         ends.push_back(end += shape.empty() ? 0 : shape[0]);
       }
+    }
+  }
+
+  // Row i of every tensor must come from the same file.
+  void check_rows_match(const std::vector<std::string>& names) const override {
+    for (const checkpoint::SafetensorsFile& file : files_) {
+      const auto rows_of = [&](const std::string& name) { return file.entry(name).shape.at(0); };
+      for (const std::string& name : names)
+        if (rows_of(name) != rows_of(names.front()))
+          throw UsageError(str_cat("the tensor ", quote(name), " has ", counted(rows_of(name), "row"), " in ",
+                                   quote(file.path().string(), 200), ", but ", quote(names.front()), " has ",
+                                   rows_of(names.front())),
+                           {}, "store the same number of rows (dim 0) of every tensor in each file");
     }
   }
 
@@ -88,7 +101,7 @@ class FileTable : public TensorTable {
           throw UsageError("the tensor " + quote(name) + " is " + row_text(here) + " in " + path + ", but " +
                                row_text(column) + " in " + first,
                            {}, "store the same dtype and shape, except for dim 0, in every file");
-        column.shape[0] += here.shape[0];
+        if (!column.shape.empty()) column.shape[0] += here.shape[0];
       }
     }
     return columns;
@@ -131,7 +144,9 @@ class FileTable : public TensorTable {
 at::Tensor TensorTable::take(const std::string& name, const std::vector<std::int64_t>& rows) const {
   const auto column = columns_.find(name);
   if (column == columns_.end()) throw UsageError("the data has no tensor " + quote(name));
-  const std::int64_t count = column->second.shape.empty() ? 0 : column->second.shape[0];
+  if (column->second.shape.empty())
+    throw UsageError("the data's " + quote(name) + " is a scalar, which has no rows");
+  const std::int64_t count = column->second.shape[0];
   for (const std::int64_t row : rows)
     if (row < 0 || row >= count)
       throw UsageError(str_cat("the data's ", quote(name), " has ", count, " rows, but no row ", row));

@@ -56,8 +56,7 @@ class TextData : public DataSource {
     return sequences(training_, training_positions(step, batch), {0, batch}, 1);
   }
   std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
-    const std::int64_t tokens = batch * options_.length;
-    return (epochs * training_.size(0) + tokens - 1) / tokens;
+    return steps_over(epochs, training_.size(0), batch * options_.length);
   }
   std::int64_t validation_rows() const override { return order_.size(0); }
   Batch validation(Rows rows) const override { return take(validation_, order_ * options_.length, rows); }

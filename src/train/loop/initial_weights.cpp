@@ -13,11 +13,25 @@ namespace penstock::train {
 namespace {
 
 constexpr const char* kMismatchHint =
-    "map the names with rename rules (init-rename), or load only the tensors that match (init-partly)";
+    "map the names with rename rules for the initial weights, or load them partly: only the tensors that "
+    "match";
 
 checkpoint::LoadOptions load_options(const InitialWeights& weights) {
   const bool any = weights.allow_partial;
   return {.allow_missing = any, .allow_extra = any, .allow_reshaped = any, .convert_dtypes = true};
+}
+
+// Every difference, on lines of its own.
+std::string differences(const checkpoint::LoadReport& report) {
+  std::string text;
+  const auto add = [&](const char* heading, const std::vector<std::string>& titles) {
+    if (!titles.empty())
+      text += str_cat("\n  ", heading, " (", titles.size(), "):\n    ", join(titles, "\n    "));
+  };
+  add("missing in the weights", report.missing);
+  add("in the weights but not in the model", report.extra);
+  add("with a different shape", report.reshaped);
+  return text;
 }
 
 // A partial load that loads nothing is a mistake in the names.
@@ -25,7 +39,7 @@ void check_any(const checkpoint::Checkpoint& weights, const checkpoint::LoadRepo
                std::size_t requested) {
   if (requested > 0 && report.missing.size() + report.reshaped.size() >= requested)
     throw UsageError("no tensor of " + quote(weights.path().string(), 200) + " matches the model", {},
-                     "map the names with rename rules (init-rename)");
+                     "map the names with rename rules for the initial weights");
 }
 
 // Casts change the precision of a number, not its meaning.
@@ -62,8 +76,15 @@ std::vector<std::string> load_initial_weights(const InitialWeights& weights,
 void check_initial_weights(const InitialWeights& weights, const std::vector<checkpoint::Piece>& pieces) {
   const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
   if (pieces.empty()) return;
+  InitialWeights partial = weights;
+  partial.allow_partial = true;
   try {
-    check_any(opened, opened.compare(pieces, load_options(weights)), pieces.size());
+    const checkpoint::LoadReport report = opened.compare(pieces, load_options(partial));
+    const std::string found = weights.allow_partial ? "" : differences(report);
+    if (!found.empty())
+      throw UsageError(quote(opened.path().string(), 200) + " does not match the model:" + found, {},
+                       kMismatchHint);
+    check_any(opened, report, pieces.size());
   } catch (const checkpoint::CheckpointError& error) {
     throw UsageError(error.message(), error.context(), kMismatchHint);
   }

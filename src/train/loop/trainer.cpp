@@ -245,26 +245,36 @@ class Run {
     const int replica = mesh_.group("dp").rank();
     std::vector<runtime::StepResult> results;
     std::optional<double> denominator;
+    check_full();
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
       PassBatch pass = training_pass(data_, options_, progress_.step, replica, part);
       pass.batch = to_device(std::move(pass.batch), assembly_.device);
       const Batch& batch = pass.batch;
-      check_full(pass);
-      if (part == 0) denominator = scaled(loss_denominator(pass), pass.rows);
+      if (part == 0) {
+        denominator = scaled(loss_denominator(pass), pass.rows);
+        count_rows(batch);
+      }
       results.push_back(
           assembly_.pipeline->step(batch.args, pass.target(),
                                    {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
-      if (batch.tokens)
-        interval_.tokens = interval_.tokens.value_or(0) + *batch.tokens * options_.parallel.dp;
     }
-    interval_.examples += data_.training_rows(progress_.step, options_.batch);
     return results;
   }
 
-  void check_full(const PassBatch& pass) const {
-    if (pass.batch.examples == pass.rows || !model_.needs_full_batches()) return;
-    throw UsageError(str_cat("the batch of step ", progress_.step, " has only ",
-                             data_.training_rows(progress_.step, options_.batch), " of ", options_.batch,
+  // Counts the rows of all replicas, without padding. Rank 0, whose record is used, always has rows in its
+  // first pass, and rows have equal numbers of tokens.
+  void count_rows(const Batch& first) {
+    const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
+    interval_.examples += rows;
+    if (first.tokens && first.examples > 0)
+      interval_.tokens = interval_.tokens.value_or(0) + *first.tokens * rows / first.examples;
+  }
+
+  // Depends on the complete batch, so that all ranks throw.
+  void check_full() const {
+    const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
+    if (rows >= options_.batch || !model_.needs_full_batches()) return;
+    throw UsageError(str_cat("the batch of step ", progress_.step, " has only ", rows, " of ", options_.batch,
                              " rows, but the loss of this model needs full batches"),
                      {}, "drop the last batch of an epoch, or use a batch that divides the examples");
   }

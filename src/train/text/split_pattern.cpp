@@ -6,7 +6,6 @@
 
 #include <penstock/base/error.h>
 
-#include <algorithm>
 #include <array>
 
 namespace penstock::train {
@@ -40,46 +39,80 @@ char32_t lower(char32_t code) {
   return code >= 'A' && code <= 'Z' ? code - 'A' + 'a' : code;
 }
 
+// A character of a text.
+struct CodePoint {
+  char32_t code = 0;
+  std::size_t length = 0;  // in bytes
+};
+
+// Decodes the character at byte `at`. Throws UsageError if it is not valid UTF-8.
+CodePoint code_point(std::string_view text, std::size_t at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  if (first < 0x80) return {first, 1};
+  const std::size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  char32_t code = first & (0x7fU >> length);
+  bool valid = length > 0 && at + length <= text.size();
+  for (std::size_t i = 1; valid && i < length; ++i) {
+    const auto next = static_cast<unsigned char>(text[at + i]);
+    valid = (next & 0xc0U) == 0x80;
+    code = code << 6 | (next & 0x3fU);
+  }
+  // Overlong encodings, surrogates and numbers beyond Unicode are not valid.
+  valid = valid && !(length == 3 && code < 0x800) && !(length == 4 && (code < 0x10000 || code > 0x10ffff)) &&
+          !(code >= 0xd800 && code < 0xe000);
+  if (!valid)
+    throw UsageError(str_cat("the text is not valid UTF-8 at byte ", at), {},
+                     "convert it to UTF-8, or use the tokenizer `bytes`, which takes any bytes");
+  return {code, length};
+}
+
 // Finds the word that starts at a position. The alternatives are tried in the order of the expression.
+// Positions are those of bytes.
 class WordMatcher {
  public:
-  WordMatcher(const std::vector<CodePoint>& text, const SplitPattern& pattern)
-      : text_(text), pattern_(pattern) {}
+  WordMatcher(std::string_view text, const SplitPattern& pattern) : text_(text), pattern_(pattern) {}
 
   // Returns the end of the word.
   std::size_t end_of(std::size_t begin) const {
+    const CodePoint first = code_point(text_, begin);
     if (const std::size_t end = contraction(begin); end != begin) return end;
-    const char32_t first = text_[begin].code;
-    const bool space = first == ' ';
-    const bool prefix = pattern_.gpt2 ? space : !is_newline(first) && !is_letter(first) && !is_number(first);
-    const std::size_t word = begin + (prefix ? 1 : 0);
+    const std::size_t second = begin + first.length;
+    const bool space = first.code == ' ';
+    const bool prefix =
+        pattern_.gpt2 ? space : !is_newline(first.code) && !is_letter(first.code) && !is_number(first.code);
+    const std::size_t word = prefix ? second : begin;
     if (const std::size_t end = run(word, is_letter); end != word) return end;
-    const std::size_t number = begin + (pattern_.gpt2 && space ? 1 : 0);
-    if (const std::size_t end = run(number, is_number); end != number)
-      return pattern_.digits == 0 ? end : std::min(end, number + pattern_.digits);
-    const std::size_t other = begin + (space ? 1 : 0);
+    const std::size_t number = pattern_.gpt2 && space ? second : begin;
+    if (const std::size_t end = run(number, is_number, pattern_.digits); end != number) return end;
+    const std::size_t other = space ? second : begin;
     if (const std::size_t end = run(other, is_other); end != other)
       return pattern_.gpt2 ? end : run(end, is_newline);
     return spaces(begin);
   }
 
  private:
+  // The end of the characters of a class, at most `limit` of them; 0: no limit.
   template <class Class>
-  std::size_t run(std::size_t at, const Class& is_member) const {
-    while (at < text_.size() && is_member(text_[at].code)) ++at;
+  std::size_t run(std::size_t at, const Class& is_member, std::size_t limit = 0) const {
+    for (std::size_t count = 0; at < text_.size() && (limit == 0 || count < limit); ++count) {
+      const CodePoint point = code_point(text_, at);
+      if (!is_member(point.code)) break;
+      at += point.length;
+    }
     return at;
   }
 
   std::size_t contraction(std::size_t begin) const {
-    if (text_[begin].code != '\'') return begin;
+    if (text_[begin] != '\'') return begin;
     for (const std::string_view suffix : {"s", "t", "re", "ve", "m", "ll", "d"}) {
-      std::size_t matched = 0;
-      while (matched < suffix.size() && begin + 1 + matched < text_.size()) {
-        const char32_t code = text_[begin + 1 + matched].code;
-        if ((pattern_.gpt2 ? code : lower(code)) != static_cast<char32_t>(suffix[matched])) break;
+      std::size_t at = begin + 1, matched = 0;
+      while (matched < suffix.size() && at < text_.size()) {
+        const CodePoint point = code_point(text_, at);
+        if ((pattern_.gpt2 ? point.code : lower(point.code)) != static_cast<char32_t>(suffix[matched])) break;
+        at += point.length;
         ++matched;
       }
-      if (matched == suffix.size()) return begin + 1 + matched;
+      if (matched == suffix.size()) return at;
     }
     return begin;
   }
@@ -87,14 +120,19 @@ class WordMatcher {
   // White space: up to its last line break if the pattern has such an alternative; else all of it at the end
   // of the text, and otherwise all but the last character, with which the next word may start.
   std::size_t spaces(std::size_t begin) const {
-    const std::size_t end = run(begin, is_space);
-    if (!pattern_.gpt2)
-      for (std::size_t at = end; at > begin; --at)
-        if (is_newline(text_[at - 1].code)) return at;
-    return end == text_.size() || end == begin + 1 ? end : end - 1;
+    std::size_t end = begin, last = begin, line_end = begin;
+    while (end < text_.size()) {
+      const CodePoint point = code_point(text_, end);
+      if (!is_space(point.code)) break;
+      last = end;
+      end += point.length;
+      if (is_newline(point.code)) line_end = end;
+    }
+    if (!pattern_.gpt2 && line_end != begin) return line_end;
+    return end == text_.size() || last == begin ? end : last;
   }
 
-  const std::vector<CodePoint>& text_;
+  std::string_view text_;
   SplitPattern pattern_;
 };
 
@@ -110,47 +148,12 @@ std::optional<SplitPattern> split_pattern(std::string_view expression) {
   return std::nullopt;
 }
 
-std::vector<CodePoint> code_points(std::string_view text) {
-  std::vector<CodePoint> codes;
-  codes.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) {
-    const auto first = static_cast<unsigned char>(text[at]);
-    const std::size_t length = first < 0x80   ? 1
-                               : first < 0xc2 ? 0
-                               : first < 0xe0 ? 2
-                               : first < 0xf0 ? 3
-                               : first < 0xf5 ? 4
-                                              : 0;
-    char32_t code = length < 2 ? first : first & (0x7fU >> length);
-    bool valid = length > 0 && at + length <= text.size();
-    for (std::size_t i = 1; valid && i < length; ++i) {
-      const auto next = static_cast<unsigned char>(text[at + i]);
-      valid = (next & 0xc0U) == 0x80;
-      code = code << 6 | (next & 0x3fU);
-    }
-    // Overlong encodings, surrogates and numbers beyond Unicode are not valid.
-    valid = valid && !(length == 3 && code < 0x800) &&
-            !(length == 4 && (code < 0x10000 || code > 0x10ffff)) && !(code >= 0xd800 && code < 0xe000);
-    if (!valid)
-      throw UsageError(str_cat("the text is not valid UTF-8 at byte ", at), {},
-                       "convert it to UTF-8, or use the tokenizer `bytes`, which takes any bytes");
-    codes.push_back({code, at});
-    at += length;
-  }
-  return codes;
+void check_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) at += code_point(text, at).length;
 }
 
-std::vector<std::string_view> split_words(std::string_view text, const SplitPattern& pattern) {
-  const std::vector<CodePoint> codes = code_points(text);
-  const WordMatcher matcher(codes, pattern);
-  std::vector<std::string_view> words;
-  for (std::size_t begin = 0; begin < codes.size();) {
-    const std::size_t end = matcher.end_of(begin);
-    const std::size_t last = end < codes.size() ? codes[end].offset : text.size();
-    words.push_back(text.substr(codes[begin].offset, last - codes[begin].offset));
-    begin = end;
-  }
-  return words;
+std::size_t end_of_word(std::string_view text, std::size_t begin, const SplitPattern& pattern) {
+  return WordMatcher(text, pattern).end_of(begin);
 }
 
 }  // namespace penstock::train

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 namespace penstock::train {
 
@@ -19,15 +18,12 @@ SplitPattern gpt2_pattern();
 //! The pattern with this regular expression; nullopt if it is not one of the known ones.
 std::optional<SplitPattern> split_pattern(std::string_view expression);
 
-//! A code point of a text and the offset of its first byte.
-struct CodePoint {
-  char32_t code = 0;
-  std::size_t offset = 0;
-};
-//! Decodes UTF-8. Throws a UsageError with the offset if the text is not valid.
-std::vector<CodePoint> code_points(std::string_view text);
+//! Throws a UsageError with the offset if the text is not valid UTF-8.
+void check_utf8(std::string_view text);
 
-//! Divides the text into words, which cover it.
-std::vector<std::string_view> split_words(std::string_view text, const SplitPattern& pattern);
+//! Returns the end of the word that starts at `begin`. Words cover the text: the next one starts there.
+//! Decodes only this word and the character after it, so that a long text takes no memory. Requires begin <
+//! text.size(). Throws like `check_utf8`.
+std::size_t end_of_word(std::string_view text, std::size_t begin, const SplitPattern& pattern);
 
 }  // namespace penstock::train

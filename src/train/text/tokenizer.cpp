@@ -61,7 +61,9 @@ class WordEncoder {
   explicit WordEncoder(const TokenizerFile& file) : file_(file) {}
 
   void append(std::string_view text, std::vector<std::uint32_t>& tokens) {
-    for (const std::string_view word : split_words(text, file_.pattern)) {
+    for (std::size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+      end = end_of_word(text, begin, file_.pattern);
+      const std::string_view word = text.substr(begin, end - begin);
       constexpr std::size_t most = 1 << 16;
       if (words_.size() >= most) words_.clear();
       const auto [entry, is_new] = words_.try_emplace(std::string(word));

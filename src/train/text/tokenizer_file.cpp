@@ -154,7 +154,7 @@ class FileReader {
       if (content.empty()) continue;
       for (const char* const option : {"single_word", "lstrip", "rstrip"})
         if (is_set(token, option, where)) refuse(where, str_cat(option, " of ", quote(content)));
-      code_points(content);  // throws unless it is valid UTF-8
+      check_utf8(content);
       const std::uint32_t id = id_at(field(token, "id", where), where);
       const auto [same, is_new] = tokens_.emplace(id, content);
       if (same->second != content)

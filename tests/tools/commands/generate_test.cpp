@@ -77,6 +77,17 @@ TEST(ToolGenerate, ContinuesTextOfTrainedGpt) {
   const Outcome json = penstock(
       {"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--max-tokens=2", "--greedy", "--json"});
   EXPECT_THAT(json.out, AllOf(HasSubstr("{\"tokens\":["), HasSubstr("\"text\":\"The ")));
+  EXPECT_EQ(json.err, "");
+  const Outcome dropped = penstock({"generate", "--checkpoint=" + dir / "run",
+                                    "--prompt=T\x01h\x02\x01"
+                                    "e ",
+                                    "--max-tokens=2", "--greedy"});
+  EXPECT_THAT(dropped.out, testing::StartsWith("The "));
+  EXPECT_THAT(dropped.err, HasSubstr("lacks these characters of --prompt: '\\x01\\x02'\n"));
+  const Outcome both =
+      penstock({"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--prompt-tokens=1,2"});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--prompt and --prompt-tokens are both given"));
 }
 
 }  // namespace

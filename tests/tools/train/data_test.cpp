@@ -129,6 +129,37 @@ TEST(ToolTrainData, ResumedRunsContinueTheEpochBitwise) {
   }
 }
 
+// Of 20 rows, 16 are trained on if 4 are held out: epochs then have 2 steps instead of 3.
+TEST(ToolTrainData, ResumedRunsHoldOutSameRows) {
+  const TempDir dir;
+  const std::string data = kArchives + "mlp.safetensors";
+  const auto with = [&](std::vector<std::string> more) {
+    for (const std::string& word : {"--data=" + data, std::string("--batch=8"), std::string("--seed=2"),
+                                    std::string("--validation=0.2")})
+      more.push_back(word);
+    return losses(dir, more);
+  };
+  const auto held_out = with({"--steps=9", "--eval-every=3"}), all = with({"--steps=9"});
+  ASSERT_EQ(held_out.size(), 9U);
+  ASSERT_NE(held_out, all);
+  const std::string saved = "--checkpoint=" + (dir / "saved"), other = "--checkpoint=" + (dir / "other");
+  auto parts = with({"--steps=3", "--eval-every=3", saved});
+  // The second resumed run reads a checkpoint of a run without validations.
+  for (const char* const steps : {"--steps=6", "--steps=9"})
+    for (const std::string& loss : with({steps, "--resume", saved})) parts.push_back(loss);
+  EXPECT_EQ(parts, held_out);
+  parts = with({"--steps=3", other});
+  const Outcome refused =
+      penstock({"train", kArchives + "mlp.pt2", "--loss=mse", "--microbatches=2", "--ranks=1", "--batch=8",
+                "--seed=2", "--steps=9", "--data=" + data, "--resume", other, "--eval-every=3"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("held out no rows"), HasSubstr("--validation-data")));
+  for (const std::string& loss :
+       with({"--steps=9", "--resume", other, "--eval-every=3", "--validation-data=" + data}))
+    parts.push_back(loss);
+  EXPECT_EQ(parts, all);
+}
+
 TEST(ToolTrainData, ReadsFilesDirectoriesAndPatterns) {
   const TempDir dir;
   const Tensors all = checkpoint::load_safetensors(kArchives + "mlp.safetensors");

@@ -43,10 +43,11 @@ TEST(ToolTrainInit, MatchesPythonFromHuggingFaceFiles) {
   // Everything that does not match is listed in one message, before ranks start.
   const Outcome refused = train({init, "--pp=2"});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("missing in the checkpoint (19)"));
-  EXPECT_THAT(refused.err, HasSubstr("in the checkpoint but not in the model (19)"));
+  EXPECT_THAT(refused.err, HasSubstr("missing in the weights (19)"));
+  EXPECT_THAT(refused.err, HasSubstr("in the weights but not in the model (19)"));
   EXPECT_THAT(refused.err, HasSubstr("model.layers.2.down.weight"));
-  EXPECT_THAT(refused.err, HasSubstr("init-rename"));
+  EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("rename rules for the initial weights"),
+                                          testing::Not(HasSubstr("checkpoint"))));
   const Outcome nothing = train({init, "--pp=2", "--init-partly"});
   EXPECT_EQ(nothing.code, 2);
   EXPECT_THAT(nothing.err, HasSubstr("matches the model"));

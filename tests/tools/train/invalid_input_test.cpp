@@ -6,7 +6,9 @@
 #include <penstock/checkpoint/writer.h>
 #include <penstock/comm/thread_ranks.h>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -17,6 +19,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -61,6 +64,13 @@ void write_files(const TempDir& dir) {
   with("class_negative.safetensors", "target", target - 18);
   with("float_target.safetensors", "target", target.to(at::kFloat));
   with("flat_target.safetensors", "target", target.select(1, 0));
+  const auto part = [&](const std::string& file, std::int64_t inputs, std::int64_t targets) {
+    checkpoint::save_safetensors(dir / file, {{"tokens", tokens.narrow(0, 0, inputs)},
+                                              {"weight", good.at("weight").narrow(0, 0, inputs)},
+                                              {"target", target.narrow(0, 0, targets)}});
+  };
+  part("more_inputs.safetensors", 10, 9);
+  part("more_targets.safetensors", 9, 10);
   Tensors regression = checkpoint::load_safetensors(kArchives + "mlp.safetensors");
   checkpoint::save_safetensors(dir / "mlp.safetensors", regression);
   checkpoint::save_safetensors(dir / "wide.safetensors",
@@ -68,6 +78,16 @@ void write_files(const TempDir& dir) {
   checkpoint::save_safetensors(
       dir / "images.safetensors",
       {{"x", at::zeros({8, 8, 8, 2})}, {"input", at::zeros({8, 8, 8, 2})}, {"target", at::zeros({8, 3})}});
+  const at::Tensor input = regression["input"];
+  const auto with_target = [&](const std::string& file, const at::Tensor& values) {
+    checkpoint::save_safetensors(dir / file, {{"input", input}, {"target", values}});
+  };
+  with_target("soft.safetensors", at::full({20, 3}, 1.0 / 3));
+  with_target("sum_of_2.safetensors", at::full({20, 3}, 2.0 / 3));
+  with_target("classes.safetensors", at::arange(20).remainder(3));
+  at::Tensor nan = at::full({20, 3}, 1.0 / 3);
+  nan.select(0, 19).select(0, 2).fill_(std::numeric_limits<float>::quiet_NaN());
+  with_target("nan.safetensors", nan);
   regression["target"] = regression["target"].select(1, 0);
   checkpoint::save_safetensors(dir / "mlp_flat.safetensors", regression);
   checkpoint::save_safetensors(dir / "x.safetensors", {{"x", at::zeros({4, 6})}});
@@ -135,6 +155,7 @@ const std::vector<Mistake>& mistakes() {
       train("TextFileAsModel", {"@notes.pt2"}, "notes.pt2", "torch.export.save"),
       gpt("MissingData", {"%language.pt2"}, "an exported model needs --data", "--data FILE.safetensors"),
       train("MissingData", {"--data=@god.safetensors"}, "god.safetensors", "did you mean "),
+      train("CommaAfterData", {"--data=@good.safetensors,"}, "has an empty entry", "none at the end"),
       train("FolderAsData", {"--data=@folder"}, "is a directory", ".safetensors"),
       train("PatternWithoutFiles", {"--data=@nothing*.safetensors"}, "no file matches", "pattern"),
       train("DifferentFiles", {"--data=@good.safetensors,@no_target.safetensors"},
@@ -142,6 +163,10 @@ const std::vector<Mistake>& mistakes() {
       train("BatchLargerThanData", {"--batch=24"}, "a batch of 24 is larger than the data", "--no-shuffle"),
       train("StepsAndEpochs", {"--epochs=2", "--steps=2"}, "--epochs and --steps", "one of the two"),
       train("NegativeEpochs", {"--epochs=-1"}, "--epochs must be at least 0", "--steps"),
+      train("TooManyEpochs", {"--epochs=9000000000000000000"}, "9000000000000000000 epochs",
+            "fewer --epochs"),
+      train("TooManyEpochsInFileOrder", {"--epochs=9000000000000000000", "--no-shuffle"},
+            "more steps than can be counted", "fewer --epochs"),
       train("ValidationDataAlone", {"--validation-data=@good.safetensors"}, "needs validations",
             "--eval-every"),
       train("LossIsNoScalar", {"--data=@no_target.safetensors", "--loss-output=logits"},
@@ -153,6 +178,8 @@ const std::vector<Mistake>& mistakes() {
       train("ScalarInput", {"--data=@one_weight.safetensors"}, "'weight'", "first dim"),
       train("DifferentRowCounts", {"--data=@few_weights.safetensors"}, "'weight' has 3 examples",
             "same number"),
+      train("RowsOfOtherFiles", {"--data=@more_inputs.safetensors,@more_targets.safetensors"}, "rows in '",
+            "in each file"),
       train("EmptyData", {"--data=@empty.safetensors"}, "no examples", "at least one"),
       train("FloatTokens", {"--data=@float_tokens.safetensors"}, "'tokens' is float32, expected int64",
             "torch.int64"),
@@ -179,6 +206,21 @@ const std::vector<Mistake>& mistakes() {
       train("FlatTarget", {"--data=@flat_target.safetensors"}, "'target' is int64[4]", "[4, 6]"),
       train("FlatRegression", {"%mlp.pt2", "--data=@mlp_flat.safetensors", "--loss=mse"},
             "'target' is float32[4]", "shape of the output"),
+      train("RegressionWithoutLoss", {"%mlp.pt2", "--data=@mlp.safetensors"},
+            "but --loss cross_entropy takes probabilities", "--loss mse"),
+      train("NegativeProbability", {"%mlp.pt2", "--data=@mlp.safetensors", "--loss=bce"},
+            "but --loss bce takes probabilities", "--loss mse"),
+      train("ProbabilitiesWithoutSum", {"%mlp.pt2", "--data=@sum_of_2.safetensors"}, "whose sum is 2",
+            "--loss bce"),
+      train("ProbabilityIsNan", {"%mlp.pt2", "--data=@nan.safetensors"}, "contains nan", "from 0 to 1"),
+      train("ClassesForValidation",
+            {"%mlp.pt2", "--data=@soft.safetensors", "--eval-every=1",
+             "--validation-data=@classes.safetensors"},
+            "'target' is int64[20] in '", "for training and validation"),
+      train("ProbabilitiesForValidation",
+            {"%mlp.pt2", "--data=@classes.safetensors", "--eval-every=1",
+             "--validation-data=@soft.safetensors"},
+            "'target' is float32[20, 3] in '", "for training and validation"),
       train("LossOutput", {"--loss-output=probabilities"}, "no output 'probabilities'", "output.logits"),
       train("BelowExportedRange", {"--batch=8", "--microbatches=8"}, "exported for 2 to 64", "in that range"),
       train("FixedBatch", {"%fixed.pt2", "--microbatches=4"}, "fixed batch of 4", "exactly 4"),
@@ -277,6 +319,7 @@ const std::vector<Mistake>& mistakes() {
       gpt("TensorRanks", {"--tp=3"}, "4 heads", "divides"),
       gpt("Dropout", {"--tp=2", "--dropout=0.1"}, "dropout", "dropout to 0"),
       gpt("ShortText", {"--data=@short.txt"}, "too short", "longer"),
+      gpt("TooManyEpochs", {"--epochs=9000000000000000000"}, "9000000000000000000 epochs", "fewer --epochs"),
       gpt("EmptyText", {"--data=@empty.txt"}, "empty", "text"),
       gpt("TensorsAsText", {"--data=@good.safetensors"}, "trained on text", "MODEL.pt2"),
       gpt("NoText", {"--data=@nots.txt"}, "nots.txt", "notes.txt?"),

@@ -201,6 +201,7 @@ TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
   write_tokens<std::uint16_t>(dir / "odd.bin", 0, 199);
   write_tokens<std::uint16_t>(dir / "short.bin", 0, 1);
   std::ofstream(dir / "large.bin", std::ios::binary) << std::string(26, '\0') + std::string("\21\0\1\0", 4);
+  std::ofstream(dir / "last.bin", std::ios::binary) << std::string(26, '\0') + std::string("\21\0", 2);
   std::ofstream(dir / "text.txt") << "a text";
   std::ofstream(dir / "long.txt") << std::string(200, 'a');
   const auto expect = [&](const std::vector<std::string>& words, const std::string& problem,
@@ -217,7 +218,7 @@ TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
   expect({data, "--vocab=16"}, "the data has a token 16, but --vocab is 16", "use --vocab 17 or more");
   expect({"--data=" + (dir / "odd.bin"), "--token-dtype=uint32"}, "398 bytes, which is not a multiple of 4",
          "--token-dtype");
-  expect({"--data=" + (dir / "short.bin")}, "the data has 1 tokens", "use more data");
+  expect({"--data=" + (dir / "short.bin")}, "the data has 1 token;", "use more data");
   expect({"--data=" + (dir / "missing.bin")}, "there is no file", "missing.bin");
   expect({data, "--prompt=a"}, "--prompt needs text", "--tokenizer FILE.json");
   expect({"--tokenizer=words"}, "'words' is not a tokenizer", "bytes");
@@ -229,7 +230,8 @@ TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
   expect({kCausal + ".pt2", "--data=" + (dir / "text.txt")}, "cannot be trained on the characters of",
          "--tokenizer FILE.json");
   expect({kCausal + ".pt2", "--data=" + (dir / "long.txt"), "--tokenizer=bytes"},
-         "contains 97, but the embedding", "larger embedding");
+         "token 0 of '" + (dir / "long.txt") + "' is 97, but the vocabulary of the model has 17 tokens",
+         "the tokenizer of the model");
   expect({kCausal + ".pt2", "--data=" + archives + "language.safetensors", "--tokenizer=bytes"},
          "--tokenizer is for text, but --data names tensors", "FILE.txt");
   expect({kCausal + ".pt2", data, "--tokenizer=bytes"}, "--tokenizer needs text", "leave it out");
@@ -241,9 +243,14 @@ TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
          ".safetensors");
   expect({archives + "mlp.pt2", data}, "only input, but this one takes 'input'", ".safetensors");
   expect({kCausal + ".pt2", data, "--loss=mse"}, "but --loss is mse", "leave out --loss");
-  expect({kCausal + ".pt2", data, "--seq=5"}, "dim 1 of 'input_ids' is 5, the model expects 6", "");
-  expect({kCausal + ".pt2", "--data=" + (dir / "large.bin"), "--batch=2", "--microbatches=1", "--ranks=1"},
-         "contains 17, but the embedding 'token' has 17 rows", "larger embedding");
+  expect({kCausal + ".pt2", data, "--seq=5"}, "the model takes sequences of 6 tokens, but --seq is 5",
+         "--seq 6");
+  // The last token of the second file is only a target.
+  for (const std::string& wrong : {dir / "large.bin", dir / "tokens.bin," + dir / "last.bin"})
+    expect({kCausal + ".pt2", "--data=" + wrong, "--batch=2", "--microbatches=1", "--ranks=1"},
+           "token 13 of '" + wrong.substr(wrong.find(',') + 1) +
+               "' is 17, but the vocabulary of the model has 17 tokens (0 to 16)",
+           "larger vocabulary");
   expect({kCausal + ".pt2", data, "--vocab=17"}, "--vocab is for the built-in GPT", "leave it out");
 }
 

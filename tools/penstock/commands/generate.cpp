@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <limits>
 
 namespace penstock::tool {
@@ -172,6 +173,16 @@ Generated generate_exported(const GenerateJob& job) {
   return generated;
 }
 
+// The vocabulary of the characters of a text does not have all of them.
+void report_dropped(const TrainedGpt& trained, const std::string& prompt, const Tokens& tokens) {
+  if (trained.decode(tokens) == prompt) return;
+  std::string dropped;
+  for (const char c : prompt)
+    if (dropped.find(c) == std::string::npos && trained.encode(std::string(1, c)).empty()) dropped += c;
+  std::fprintf(stderr, "warning: the vocabulary of the model lacks these characters of --prompt: %s\n",
+               quote(dropped).c_str());
+}
+
 Generated generate_gpt(const GenerateJob& job) {
   if (job.checkpoint.empty())
     throw UsageError("generate needs a model", {},
@@ -181,10 +192,12 @@ Generated generate_gpt(const GenerateJob& job) {
   if (prompt.empty() && !trained.encode)
     throw UsageError("the model was trained on tokens, and its checkpoint names no tokenizer", {},
                      "give tokens: --prompt-tokens 5,17,2");
-  if (prompt.empty()) prompt = trained.encode(job.prompt);
+  const bool is_text = prompt.empty();
+  if (is_text) prompt = trained.encode(job.prompt);
   if (prompt.empty())
     throw UsageError("no character of the prompt is in the vocabulary of the model", {},
                      "use characters of the text that it was trained on");
+  if (is_text) report_dropped(trained, job.prompt, prompt);
   const std::int64_t vocabulary = trained.model->options().vocabulary;
   for (const std::int64_t token : prompt)
     if (token >= vocabulary)
@@ -213,6 +226,8 @@ int generate_command(Arguments& arguments) {
   arguments.flag("--greedy", job.greedy, "always take the most likely token");
   arguments.option("--seed", job.seed, "seed of the random numbers");
   arguments.parse();
+  if (arguments.given("--prompt") && arguments.given("--prompt-tokens"))
+    throw UsageError("--prompt and --prompt-tokens are both given", {}, "give one of the two");
   resolve(job);
   if (!job.model.empty() && arguments.given("--prompt"))
     throw UsageError("--prompt is for the built-in GPT: an exported model has no vocabulary", {},

@@ -45,6 +45,8 @@ struct TrainSettings {
   std::string device_reason;                 //!< one line, set by `resolve`
   std::optional<int> local_ranks;            //!< ranks of this machine; by default all
   bool no_shuffle = false, drop_last = false;
+  //! Whether training leaves out rows for validation; set if the run that is resumed determines it.
+  std::optional<bool> holds_out;
   train::TokenDtype token_dtype = train::TokenDtype::Uint16;
   std::optional<std::int64_t> vocabulary;  //!< of the GPT; set when the token files are open
   std::int64_t epochs = 0;                 //!< 0 after the data is known: `steps` then has its steps
@@ -69,6 +71,12 @@ struct TrainSettings {
   bool failure_log_given = false;
 
   bool built_in() const { return model.empty(); }
+  //! Whether the data is a table of rows, not the characters of a text.
+  bool reads_rows() const { return !built_in() || reads_tokens(); }
+  //! Whether training leaves out `validation` of the rows.
+  bool holds_out_rows() const {
+    return holds_out.value_or(run.eval_every.has_value() && validation_data.empty());
+  }
   //! Whether the examples are sequences of tokens, which are read in epochs, for either model.
   bool reads_tokens() const;
   //! Whether a tokenizer other than `characters` is given.

@@ -1,6 +1,7 @@
 // Checks exported models and their data.
 #include "train/preflight/model_checks.h"
 
+#include "base/number_text.h"
 #include "base/text.h"
 #include "cli/paths.h"
 #include "graph/passes/passes.h"
@@ -301,6 +302,30 @@ void check_target(const at::Tensor& target, std::int64_t rows, const graph::Valu
                      "store one class index per row of logits, " + format_shape(labels) +
                          " for this output, or choose another with --loss-output");
   check_classes(target, sizes.back());
+}
+
+void check_probabilities(const at::Tensor& target, train::LossKind loss) {
+  const bool classes = loss == train::LossKind::CrossEntropy && at::isFloatingType(target.scalar_type());
+  if ((!classes && loss != train::LossKind::Bce) || target.numel() == 0) return;
+  const at::Tensor values = target.to(at::kDouble);
+  const std::string use = str_cat("store numbers from 0 to 1", classes ? " that add up to 1" : "",
+                                  ", or train with --loss mse", classes ? ", or --loss bce" : "");
+  const at::Tensor outside = values.masked_select((values >= 0).logical_and(values <= 1).logical_not());
+  if (outside.numel() > 0)
+    throw UsageError("'target' contains " + decimal_text(outside[0].item<double>()) + ", but --loss " +
+                         std::string(to_string(loss)) + " takes probabilities" +
+                         (classes ? " if the target has the shape of the output" : ""),
+                     {}, use);
+  if (!classes) return;
+  // Rounding to 16 bits changes a sum by up to this.
+  const double tolerance = c10::elementSize(target.scalar_type()) < sizeof(float) ? 1e-2 : 1e-3;
+  const at::Tensor sums = values.sum(at::IntArrayRef{-1}, /*keepdim=*/false);
+  const at::Tensor wrong = sums.masked_select((sums - 1).abs() > tolerance);
+  if (wrong.numel() > 0)
+    throw UsageError("'target' has a row of probabilities whose sum is " +
+                         decimal_text(wrong[0].item<double>()) +
+                         ", but --loss cross_entropy needs a sum of 1",
+                     {}, use + " for several labels per row");
 }
 
 }  // namespace penstock::tool

@@ -70,4 +70,8 @@ at::ScalarType target_dtype(const train::ArchiveModel& model, train::LossKind lo
 void check_target(const at::Tensor& target, std::int64_t rows, const graph::ValueMeta& output,
                   train::LossKind loss);
 
+//! Throws UsageError unless targets that the loss takes as probabilities are: numbers from 0 to 1, which add
+//! up to 1 over the classes for cross_entropy. Other targets pass.
+void check_probabilities(const at::Tensor& target, train::LossKind loss);
+
 }  // namespace penstock::tool

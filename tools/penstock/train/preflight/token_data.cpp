@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace penstock::tool {
 namespace {
@@ -25,8 +26,11 @@ std::shared_ptr<const train::TokenStream> encoded_text(const TrainSettings& requ
   std::vector<std::uint32_t> tokens;
   for (const std::string& file : files) {
     try {
-      const std::vector<std::uint32_t> more = tokenizer.encode(training_text(file).content);
-      tokens.insert(tokens.end(), more.begin(), more.end());
+      std::vector<std::uint32_t> more = tokenizer.encode(training_text(file).content);
+      if (tokens.empty())
+        tokens = std::move(more);
+      else
+        tokens.insert(tokens.end(), more.begin(), more.end());
     } catch (const UsageError& wrong) {
       throw UsageError(quote(file, 200) + ": " + wrong.message(), {}, wrong.hint());
     }
@@ -61,8 +65,7 @@ std::shared_ptr<const train::TokenStream> open_tokens(const TrainSettings& reque
 // The order and the validation rows of sequences are those of any table.
 train::TensorDataOptions epoch_options(const TrainSettings& request) {
   train::TensorDataOptions options;
-  const bool validates = request.run.eval_every.has_value();
-  options.validation_fraction = validates && request.validation_data.empty() ? request.validation : 0;
+  options.validation_fraction = request.holds_out_rows() ? request.validation : 0;
   options.order = {.shuffle = !request.no_shuffle, .drop_last = request.drop_last, .seed = request.run.seed};
   return options;
 }
@@ -171,7 +174,33 @@ std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& re
   if (!request.sequence && !size.expression.empty())
     throw UsageError("the model takes sequences of any length", {},
                      str_cat("give the tokens per example, such as --seq ", size.size));
+  if (request.sequence && size.expression.empty() && *request.sequence != size.size)
+    throw UsageError(
+        str_cat("the model takes sequences of ", size.size, " tokens, but --seq is ", *request.sequence), {},
+        str_cat("leave it out, or use --seq ", size.size, ", or export the model with a dynamic length"));
   return open_sequences(request, data, request.sequence.value_or(size.size), inputs[0]->name);
+}
+
+void check_vocabulary(const TrainSettings& request, const std::string& data, std::int64_t vocabulary) {
+  constexpr std::int64_t chunk = 1 << 16, most = std::int64_t{1} << 28;
+  const auto stream = open_tokens(request, data);
+  const std::int64_t end = std::min(stream->size(), most);
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t begin = 0; begin < end; begin += chunk) {
+    tokens.resize(static_cast<std::size_t>(std::min(chunk, end - begin)));
+    stream->read(begin, tokens);
+    const auto wrong =
+        std::find_if(tokens.begin(), tokens.end(), [&](std::int64_t token) { return token >= vocabulary; });
+    if (wrong == tokens.end()) continue;
+    const bool in_file = are_token_files(data);
+    throw UsageError(
+        str_cat(stream->location(begin + (wrong - tokens.begin())), in_file ? "" : " of " + quote(data, 200),
+                " is ", *wrong, ", but the vocabulary of the model has ", counted(vocabulary, "token"),
+                " (0 to ", vocabulary - 1, ")"),
+        {},
+        str_cat(in_file ? "check --token-dtype" : "use the tokenizer of the model",
+                ", or export the model with a larger vocabulary"));
+  }
 }
 
 std::int64_t sequence_length(const train::TensorTable& table) {

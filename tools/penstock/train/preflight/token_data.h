@@ -50,6 +50,10 @@ std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& re
 std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
                                                          const train::ArchiveModel& model,
                                                          const std::string& data);
+//! Throws a UsageError that names file, position and vocabulary if a token of `data` is outside the
+//! vocabulary of an exported model. Reads at most the first GiB.
+void check_vocabulary(const TrainSettings& request, const std::string& data, std::int64_t vocabulary);
+
 //! The number of tokens per example of a table of sequences.
 std::int64_t sequence_length(const train::TensorTable& table);
 

@@ -38,9 +38,14 @@ void check_outputs(const TrainSettings& request) {
 }
 
 void check_validation(const TrainSettings& request, const train::DataSource& data) {
-  if (request.run.eval_every && data.validation_rows() == 0)
-    throw UsageError("the data is too small to hold out a part for validation", {},
-                     "use more data, a larger --validation, or --eval-every 0");
+  if (!request.run.eval_every || data.validation_rows() > 0) return;
+  if (!request.holds_out_rows())
+    throw UsageError(
+        "the run that wrote the checkpoint held out no rows for validation, and a resumed run "
+        "trains on the same rows",
+        {}, "name other rows with --validation-data, or leave out --eval-every");
+  throw UsageError("the data is too small to hold out a part for validation", {},
+                   "use more data, a larger --validation, or --eval-every 0");
 }
 
 // A loss that the model computes includes every row of a microbatch, so batches cannot be padded.
@@ -78,8 +83,10 @@ void check_examples(const TrainSettings& request, const train::ArchiveModel& arc
   const auto leaf =
       static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
   if (microbatch.empty()) return;
-  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(),
-                 output_sizes(graph, microbatch)[leaf]);
+  const auto output = output_sizes(graph, microbatch)[leaf];
+  if (request.reads_tokens() && !archive.computes_loss && output && !output->sizes.empty())
+    check_vocabulary(request, files, output->sizes.back().size);
+  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(), output);
 }
 
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive,

@@ -8,6 +8,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
+#include <penstock/value/tensor_meta.h>
 
 #include <ATen/ops/empty.h>
 #include <glob.h>
@@ -76,6 +77,39 @@ std::int64_t row_bytes(const train::TableColumn& column) {
   return elements * static_cast<std::int64_t>(c10::elementSize(column.dtype));
 }
 
+// The first targets, at most 1,024 and at most this many bytes.
+at::Tensor first_targets(const TrainingTable& data, std::int64_t bytes) {
+  constexpr std::int64_t most = 1024;
+  const std::int64_t count = std::min(rows_in(bytes, row_bytes(data.table->columns().at(kTarget))), most);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(std::min(count, data.rows)));
+  std::iota(rows.begin(), rows.end(), 0);
+  return data.table->take(kTarget, rows);
+}
+
+// Whether a dtype can be converted to another one without changing the meaning of its numbers.
+bool same_kind(at::ScalarType a, at::ScalarType b) {
+  return a == b || (is_integer(a) && is_integer(b)) || (at::isFloatingType(a) && at::isFloatingType(b));
+}
+
+// Both tables are read with the dtypes of the training data.
+void check_same_tensors(const TrainSettings& request, const TrainingTable& training,
+                        const TrainingTable& validation) {
+  const auto text = [](const train::TableColumn& column) {
+    return value::dtype_name(column.dtype) + format_shape(column.shape);
+  };
+  for (const auto& [name, dtype] : training.dtypes) {
+    const train::TableColumn& first = training.table->columns().at(name);
+    const train::TableColumn& second = validation.table->columns().at(name);
+    const bool same_shape =
+        std::equal(first.shape.begin() + 1, first.shape.end(), second.shape.begin() + 1, second.shape.end());
+    if (same_shape && same_kind(dtype, validation.dtypes.at(name))) continue;
+    throw UsageError("the tensor " + quote(name) + " is " + text(second) + " in " +
+                         quote(request.validation_data, 200) + ", but " + text(first) + " in " +
+                         quote(request.data, 200),
+                     {}, "store the same dtype and shape, except for dim 0, for training and validation");
+  }
+}
+
 at::Tensor without_rows(const train::TableColumn& column) {
   std::vector<std::int64_t> shape = column.shape;
   shape[0] = 0;
@@ -102,6 +136,9 @@ std::vector<std::string> data_files(const std::string& data) {
     const std::size_t end = std::min(data.find(',', begin), data.size());
     const std::string item = data.substr(begin, end - begin);
     begin = end + 1;
+    if (item.empty())
+      throw UsageError("the list of files " + quote(data, 200) + " has an empty entry", {},
+                       "write file names with single commas between them, and none at the end");
     if (fs::is_directory(item, error)) {
       for (std::string& file : files_of_directory(item, extension)) files.push_back(std::move(file));
     } else if (!fs::exists(item, error) && item.find_first_of("*?[") != std::string::npos) {
@@ -176,6 +213,7 @@ TrainingTable open_training_table(const TrainSettings& request, const train::Arc
                                                         : dtype->second;
     if (name != kTarget) with_dtype(without_rows(column), result.dtypes[name], name);
   }
+  result.table->check_rows_match(wanted);
   return result;
 }
 
@@ -208,6 +246,7 @@ void check_elements(const train::ArchiveModel& model, const TrainingTable& data,
     if (output && !model.computes_loss)
       check_target(take(kTarget).to(data.dtypes.at(kTarget)), rows, *output, loss);
   }
+  if (!model.computes_loss) check_probabilities(first_targets(data, chunk_bytes), loss);
 }
 
 std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
@@ -215,20 +254,22 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   const TrainingTable training = open_training_table(request, model, request.data);
   const bool validates = request.run.eval_every.has_value(), has_file = !request.validation_data.empty();
   train::TensorDataOptions options{model.positional, model.keywords};
-  options.validation_fraction = validates && !has_file ? request.validation : 0;
+  options.validation_fraction = request.holds_out_rows() ? request.validation : 0;
   options.order = {.shuffle = !request.no_shuffle, .drop_last = request.drop_last, .seed = request.run.seed};
   options.dtypes = training.dtypes;
   options.constants = model.constants;
   options.has_target = !model.computes_loss;
   if (request.reads_tokens()) options.tokens_per_row = sequence_length(*training.table);
-  if (validates && has_file)
-    options.validation = open_training_table(request, model, request.validation_data).table;
+  if (validates && has_file) {
+    const TrainingTable validation = open_training_table(request, model, request.validation_data);
+    check_same_tensors(request, training, validation);
+    options.validation = validation.table;
+  }
   return train::tensor_data(training.table, options);
 }
 
 void adopt_order(TrainSettings& request) {
-  if (!request.run.checkpoint.resume || request.no_shuffle || (request.built_in() && !request.reads_tokens()))
-    return;
+  if (!request.run.checkpoint.resume || !request.reads_rows()) return;
   std::error_code error;
   const fs::path& directory = *request.run.checkpoint.directory;
   if (!fs::is_directory(directory, error)) return;
@@ -236,24 +277,44 @@ void adopt_order(TrainSettings& request) {
   const auto newest = std::find_if(all.rbegin(), all.rend(), [](const auto& it) { return it.complete; });
   if (newest == all.rend()) return;
   try {
-    const std::string config = checkpoint::Checkpoint(newest->path).note("config").value_or("");
-    for (const ConfigValue& item : read_config_text(config, newest->path.string()))
-      if (item.key == "no-shuffle") request.no_shuffle = std::get<bool>(item.value);
+    const checkpoint::Checkpoint stored(newest->path);
+    bool validated_on_file = false;
+    std::optional<bool> validated;
+    for (const ConfigValue& item :
+         read_config_text(stored.note("config").value_or(""), newest->path.string())) {
+      if (item.key == "no-shuffle" && std::get<bool>(item.value)) request.no_shuffle = true;
+      if (item.key == "eval-every") validated = std::get<std::int64_t>(item.value) > 0;
+      if (item.key == "validation-data") validated_on_file = !std::get<std::string>(item.value).empty();
+    }
+    // A run that was resumed itself may hold out rows without validations.
+    if (const auto note = stored.note(kHeldOutNote))
+      request.holds_out = *note == held_out_note(true);
+    else if (validated)
+      request.holds_out = *validated && !validated_on_file;
   } catch (const Error&) {
     return;  // damaged: the ranks search for an older one and report it
   }
 }
 
+std::string held_out_note(bool holds_out) {
+  return holds_out ? "yes" : "no";
+}
+
 void resolve_data(TrainSettings& request, const train::DataSource& data) {
   const std::int64_t batch = request.run.batch;
-  std::optional<std::int64_t> steps;
   try {
-    steps = data.steps_of(std::max<std::int64_t>(request.epochs, 1), batch);
+    data.steps_of(1, batch);
   } catch (const UsageError& error) {
     throw UsageError(error.message(), {},
                      "use a smaller --batch, or --no-shuffle, with which batches wrap around");
   }
   if (request.epochs == 0) return;
+  std::optional<std::int64_t> steps;
+  try {
+    steps = data.steps_of(request.epochs, batch);
+  } catch (const UsageError& error) {
+    throw UsageError(error.message(), {}, "use fewer --epochs");
+  }
   if (!steps)
     throw UsageError("--epochs needs data with an end", {}, "give the number of steps with --steps");
   request.resolve_steps(*steps);

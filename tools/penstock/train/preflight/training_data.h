@@ -44,7 +44,8 @@ TrainingTable open_training_table(const TrainSettings& request, const train::Arc
 
 //! Checks the elements of the integer tensors, in bounded memory: that they fit the dtypes of the model, its
 //! embeddings and its classes. `output` is the output that the loss reads, for `rows` rows, if it is known.
-//! Reads at most the first GiB of each tensor. Throws UsageError.
+//! Reads at most the first GiB of each tensor. Of targets that are probabilities, checks at most the first
+//! 1,024 rows. Throws UsageError.
 void check_elements(const train::ArchiveModel& model, const TrainingTable& data, train::LossKind loss,
                     std::int64_t rows, const std::optional<graph::ValueMeta>& output);
 
@@ -55,7 +56,12 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
 //! Sets the options that depend on the data: `--epochs` becomes `--steps`, and a resumed run keeps the file
 //! order of its checkpoint. Throws UsageError if a batch is larger than the data.
 void resolve_data(TrainSettings& request, const train::DataSource& data);
-//! Takes the order of the examples from the newest checkpoint if the run resumes.
+//! Takes the order of the examples, and whether some are held out for validation, from the newest checkpoint
+//! if the run resumes: a change of either would repeat some rows of the epoch and omit others.
 void adopt_order(TrainSettings& request);
+
+//! The checkpoint note that says whether rows are held out, and its text.
+inline constexpr const char* kHeldOutNote = "held_out";
+std::string held_out_note(bool holds_out);
 
 }  // namespace penstock::tool

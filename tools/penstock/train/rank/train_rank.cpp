@@ -108,7 +108,9 @@ int run_training_rank(const TrainSettings& request) {
   DisplayOptions display = display_from_environment();
   display.dashboard = request.dashboard;
   // The launcher knows the signal and reports it with its exit code.
-  train_in(join_world(request), request, display, StopSignals::Which::Interrupt);
+  TrainSettings settings = request;
+  adopt_order(settings);  // what the command line cannot express
+  train_in(join_world(settings), settings, display, StopSignals::Which::Interrupt);
   return 0;
 }
 
@@ -119,6 +121,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
   display.config = request.resolved_config;
   train::RunExtras extras{
       .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
+  if (request.reads_rows()) extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));
   const bool first = world.rank().value == 0, json = display.mode == DisplayMode::Json;
   train::RunResult result;
   std::string sample;

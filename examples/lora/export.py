@@ -110,7 +110,8 @@ def llama(plain):
             return super().forward(input_ids, use_cache=False).logits
 
     config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=LAYERS,
-                         num_attention_heads=HEADS, max_position_embeddings=4 * LENGTH, tie_word_embeddings=False)
+                         num_attention_heads=HEADS, max_position_embeddings=4 * LENGTH, tie_word_embeddings=False,
+                         initializer_range=0.2)
     return Logits(config)
 
 

@@ -14,8 +14,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-nn::Linear linear(std::int64_t from, std::int64_t to, const GptOptions& options) {
-  return nn::Linear(nn::LinearOptions(from, to).bias(options.bias));
+AdaptableLinear linear(std::int64_t from, std::int64_t to, const GptOptions& options) {
+  return AdaptableLinear(nn::LinearOptions(from, to).bias(options.bias));
 }
 
 nn::LayerNorm layer_norm(const GptOptions& options) {
@@ -158,8 +158,8 @@ GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
   if (!part_.has_head) return;
   norm = register_module("norm", layer_norm(options_));
   if (!options_.tied)
-    head = register_module("head",
-                           nn::Linear(nn::LinearOptions(options_.width, options_.vocabulary).bias(false)));
+    head = register_module(
+        "head", AdaptableLinear(nn::LinearOptions(options_.width, options_.vocabulary).bias(false)));
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& x) {

@@ -1,4 +1,6 @@
 // Initializes the parameters of the GPT. The values depend on seed and name, never on order or stage.
+#include "models/name_seed.h"
+
 #include <penstock/models/gpt.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -8,10 +10,9 @@
 #include <string_view>
 
 namespace penstock::models {
-namespace {
 
 // FNV-1a over the bytes of the seed and the name, then mixed so that similar names give unrelated values.
-std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
+std::uint64_t name_seed(std::uint64_t seed, std::string_view name) {
   std::uint64_t key = 14695981039346656037ULL;
   const auto take = [&](unsigned char byte) { key = (key ^ byte) * 1099511628211ULL; };
   for (int i = 0; i < 8; ++i) take(static_cast<unsigned char>(seed >> (8 * i)));
@@ -20,8 +21,6 @@ std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
   key *= 0xff51afd7ed558ccdULL;
   return key ^ (key >> 33);
 }
-
-}  // namespace
 
 void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
   const torch::NoGradGuard no_grad;
@@ -36,7 +35,7 @@ void initialize(torch::nn::Module& module, const GptOptions& options, std::uint6
     } else if (name.find("norm") != std::string::npos) {
       item.value().fill_(1);
     } else {
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(key_of(seed, name));
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(name_seed(seed, name));
       const bool into_stream = name.ends_with(".out.weight") || name.ends_with(".down.weight");
       const double deviation = into_stream ? residual : usual;
       if (item.value().is_cpu()) {

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "train/loop/initial_weights.h"
 #include "train/loop/optimizer.h"
+#include "train/lora/adapter_note.h"
 #include "train/model/assembly.h"
 #include "train/model/auto_plan.h"
 
@@ -78,16 +79,27 @@ bool is_complete(const checkpoint::CheckpointLocation& location) {
   return location.complete;
 }
 
+// All pieces of the model except the named ones.
+std::vector<checkpoint::Piece> pieces_without(const Model& model, const std::set<std::string>& names) {
+  std::vector<checkpoint::Piece> pieces = model.state_metadata();
+  std::erase_if(pieces, [&](const checkpoint::Piece& piece) { return names.contains(piece.name); });
+  return pieces;
+}
+
 void check_resume(const Model& model, const StagedModel& split, const RunOptions& options,
                   const std::vector<checkpoint::CheckpointLocation>& checkpoints) {
   const auto newest = std::find_if(checkpoints.rbegin(), checkpoints.rend(), is_complete);
-  if (newest == checkpoints.rend() && options.init)
-    return check_initial_weights(*options.init, model.state_metadata());
-  if (newest == checkpoints.rend())
+  const ModelState state = split.state();
+  const bool starts = newest == checkpoints.rend();
+  // The base of adapters is not in the checkpoint.
+  if (options.init && (starts || !state.base.empty()))
+    check_initial_weights(*options.init, pieces_without(model, state.adapters));
+  if (options.init && starts) return;
+  if (starts)
     throw UsageError("there is no complete checkpoint to resume from in " +
                          quote(options.checkpoint.directory->string(), 200),
                      {}, "use the directory of the earlier run, or start a new run without resume");
-  std::vector<checkpoint::Piece> pieces = model.state_metadata();
+  std::vector<checkpoint::Piece> pieces = pieces_without(model, state.base);
   if (pieces.empty() || options.checkpoint.allow_partial) return;
   std::optional<checkpoint::Checkpoint> checkpoint;
   try {
@@ -95,8 +107,8 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
   } catch (const Error&) {
     return;  // damaged: the ranks search for an older one and report it
   }
-  add_optimizer_states(pieces, split.state().unused, options.optimizer,
-                       parameter_groups(model, options.parameters));
+  check_same_adapters(adapter_note(*checkpoint), adapter_note_of(model, options.init));
+  add_optimizer_states(pieces, state.unused, options.optimizer, parameter_groups(model, options.parameters));
   const checkpoint::LoadReport report =
       checkpoint->compare(pieces, {.allow_missing = true, .allow_extra = true, .allow_reshaped = true});
   std::vector<std::string> parts;
@@ -112,7 +124,7 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
 void check_checkpoints(const Model& model, const StagedModel& split, const RunOptions& options) {
   const CheckpointOptions& checkpoint_options = options.checkpoint;
   if (options.init && !checkpoint_options.resume)
-    check_initial_weights(*options.init, model.state_metadata());
+    check_initial_weights(*options.init, pieces_without(model, split.state().adapters));
   if (!checkpoint_options.directory) {
     if (checkpoint_options.resume) throw UsageError("resume needs a checkpoint directory");
     return;

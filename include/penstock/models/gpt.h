@@ -7,13 +7,13 @@
 // This header needs torch::nn, which takes seconds to compile; penstock.h does not include it.
 #pragma once
 
+#include <penstock/models/adaptable_linear.h>
 #include <penstock/models/gpt_options.h>
 #include <penstock/models/sampling.h>
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
@@ -47,7 +47,7 @@ class AttentionImpl : public torch::nn::Module {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
 
-  torch::nn::Linear query{nullptr}, key{nullptr}, value{nullptr}, out{nullptr};
+  AdaptableLinear query{nullptr}, key{nullptr}, value{nullptr}, out{nullptr};
 
  private:
   void move_tables(torch::Device device);
@@ -66,7 +66,7 @@ class FeedForwardImpl : public torch::nn::Module {
   //! Maps hidden states to hidden states of the same width.
   at::Tensor forward(const at::Tensor& x);
 
-  torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};
+  AdaptableLinear gate{nullptr}, up{nullptr}, down{nullptr};
 };
 TORCH_MODULE(FeedForward);
 
@@ -101,7 +101,7 @@ class GptImpl : public torch::nn::Module {
   torch::nn::Embedding token{nullptr}, position{nullptr};
   std::vector<Block> blocks;
   torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear head{nullptr};  //!< empty if tied
+  AdaptableLinear head{nullptr};  //!< empty if tied
   torch::nn::Dropout dropout{nullptr};
 
  private:

@@ -12,6 +12,7 @@
 #include <penstock/pipe/pipe.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/train/data.h>
+#include <penstock/train/lora.h>
 #include <penstock/train/options.h>
 
 #include <filesystem>
@@ -40,12 +41,15 @@ std::string to_string(const ModelSplit& split);
 ModelSplit parse_model_split(std::string_view text);
 
 //! How the tensors of the stages differ from the state_dict of the model. Checkpoints contain exactly the
-//! state_dict.
+//! state_dict, without the base of adapters.
 struct ModelState {
   //! Other names of tied tensors, by the name in the stages.
   std::map<std::string, std::vector<std::string>> aliases{};
   std::set<std::string> transient{};        //!< buffers that are not in the state_dict
   std::vector<checkpoint::Piece> unused{};  //!< tensors that no stage uses
+  //! With LoRA, the tensors that do not change: checkpoints leave them out.
+  std::set<std::string> base{};
+  std::set<std::string> adapters{};  //!< with LoRA, the parameters that it adds to the model
 };
 
 //! A model that is split into stages. Weights are loaded or initialized when a stage is built.
@@ -113,10 +117,17 @@ class Model {
   //! Returns all parameters and buffers of the state_dict as tensors without memory, to compare with a
   //! checkpoint before ranks start; empty if unknown.
   virtual std::vector<checkpoint::Piece> state_metadata() const { return {}; }
+  //! The adapters of a model with LoRA, whose parameters are a part of the state_dict; null without LoRA.
+  virtual const Lora* lora() const { return nullptr; }
+  //! Reads parameters of the base by their names, with the values that the stages start from. Only called
+  //! for a model with LoRA.
+  virtual std::vector<at::Tensor> read_base(const std::vector<std::string>& /*names*/) const { return {}; }
 };
 
-//! The built-in GPT, with initial values that depend on the seed.
-std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
+//! The built-in GPT, with initial values that depend on the seed. Throws UsageError if a pattern of `lora`
+//! selects no layer.
+std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
+                                 const std::optional<LoraOptions>& lora = std::nullopt);
 
 //! Options of the losses of exported models, with the meaning that they have in PyTorch.
 struct LossOptions {
@@ -135,12 +146,14 @@ struct ArchiveOptions {
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
   //! The output `loss_output` is the loss, a mean over rows, and the data has no target; `loss` is ignored.
   bool computes_loss = false;
+  std::optional<LoraOptions> lora{};  //!< trains adapters instead of the parameters of the archive
 };
 
 //! An exported model. The data must provide a tensor for each of its inputs that is not a constant.
 struct ArchiveModel {
   std::unique_ptr<Model> model;
   std::shared_ptr<const graph::Pt2Archive> archive;  //!< the open archive, which `model` shares
+  std::shared_ptr<const graph::Graph> graph;         //!< of the model: that of the archive, with adapters
   std::vector<std::string> positional;
   std::vector<std::string> keywords;
   std::map<std::string, c10::IValue> constants;  //!< the inputs that are constants of the export, by name
@@ -148,8 +161,8 @@ struct ArchiveModel {
   std::string loss_output;                       //!< the output that the loss reads: `output.logits`
   bool computes_loss = false;                    //!< ArchiveOptions::computes_loss
 };
-//! Opens the archive, which is parsed only once. Throws UsageError if the options of the loss do not apply to
-//! it.
+//! Opens the archive, which is parsed only once. Throws UsageError if the options of the loss or of LoRA do
+//! not apply to it.
 ArchiveModel archive_model(const ArchiveOptions& options);
 
 }  // namespace penstock::train

@@ -122,7 +122,7 @@ struct RunExtras {
   //! with a checkpoint if the run writes any. The value is a reason, such as the number of a signal.
   std::function<int()> stop{};
   //! Strings to store in every checkpoint, by name, such as the configuration. The run adds its own: `seed`,
-  //! and `plan` and `cuts` if it chose them.
+  //! `plan` and `cuts` if it chose them, and `lora` with LoRA.
   std::map<std::string, std::string> notes{};
 };
 
@@ -134,8 +134,9 @@ RunResult run(const comm::World& world, const Model& model, const DataSource& da
 //! Checks a run in one process, without communication, before its ranks start: the options, the schedule, the
 //! numbers of stages and tensor-parallel ranks, the rows of microbatches and the checkpoint directory, which
 //! must be writable and must not contain checkpoints of another run; to resume, the tensors of its newest
-//! checkpoint must match the model. Splits the model, but loads no weights and writes nothing. Throws
-//! UsageError. Does not verify the elements of a checkpoint: the ranks do.
+//! checkpoint must match the model. Splits the model, but loads no weights, except to compare the base of
+//! adapters with that of the checkpoint, and writes nothing. Throws UsageError. Does not verify the elements
+//! of a checkpoint: the ranks do.
 void check_before_start(const Model& model, const RunOptions& options);
 
 //! How often the launcher has restarted this run; 0 in the first attempt.

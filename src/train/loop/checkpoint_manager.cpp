@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "train/loop/initial_weights.h"
+#include "train/lora/adapter_note.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -75,6 +76,13 @@ std::vector<checkpoint::Piece> pieces_of(const Assembly& assembly) {
   return pieces;
 }
 
+// The pieces that checkpoints contain: all, or with LoRA those that are not the base.
+std::vector<checkpoint::Piece> stored_pieces(const Assembly& assembly) {
+  std::vector<checkpoint::Piece> pieces = pieces_of(assembly);
+  std::erase_if(pieces, [&](const auto& piece) { return assembly.state.base.contains(piece.name); });
+  return pieces;
+}
+
 // Copies the loaded values to the other copies of a tied parameter.
 void copy_to_tied(const Assembly& assembly) {
   const at::NoGradGuard no_grad;
@@ -119,6 +127,8 @@ CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions&
                      "resume from the newest of them, or use another directory");
   const bool resumes = checkpoint_options.resume && (exist || !options.init);
   if (resumes || (restarted && exist)) resume_.emplace(checkpoint::find_resume_point(directory, world));
+  if (resume_ && !checkpoint_options.allow_partial)
+    check_same_adapters(adapter_note(resume_->checkpoint), adapter_note(notes_));
   try {
     writer_ = std::make_unique<checkpoint::CheckpointWriter>(
         directory, world, checkpoint::WriterOptions{.keep = checkpoint_options.keep});
@@ -141,10 +151,12 @@ std::vector<std::string> CheckpointManager::messages() const {
 }
 
 void CheckpointManager::load(const Assembly& assembly) {
-  if (!resume_) return initialize(assembly);
+  // The base of adapters is not in the checkpoint.
+  if (!resume_ || !assembly.state.base.empty()) initialize(assembly);
+  if (!resume_) return;
   const bool any = options_.checkpoint.allow_partial;
   const checkpoint::LoadReport report = resume_->checkpoint.load(
-      pieces_of(assembly), world_, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
+      stored_pieces(assembly), world_, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
   const auto report_titles = [&](const std::vector<std::string>& titles, const std::string& what) {
     if (!titles.empty()) messages_.push_back(what + ": " + join(titles, ", "));
   };
@@ -157,7 +169,9 @@ void CheckpointManager::load(const Assembly& assembly) {
 
 void CheckpointManager::initialize(const Assembly& assembly) {
   if (!options_.init) return;
-  const std::vector<std::string> messages = load_initial_weights(*options_.init, pieces_of(assembly), world_);
+  std::vector<checkpoint::Piece> pieces = pieces_of(assembly);
+  std::erase_if(pieces, [&](const auto& piece) { return assembly.state.adapters.contains(piece.name); });
+  const std::vector<std::string> messages = load_initial_weights(*options_.init, std::move(pieces), world_);
   messages_.insert(messages_.end(), messages.begin(), messages.end());
   copy_to_tied(assembly);
 }
@@ -177,7 +191,7 @@ void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const 
   if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
   if (!decisions.loss_scale.empty()) notes["loss_scale"] = decisions.loss_scale;
   if (decisions.split) notes[kSplitNote] = to_string(*decisions.split);
-  writer_->save(step, pieces_of(assembly), notes);
+  writer_->save(step, stored_pieces(assembly), notes);
 }
 
 void CheckpointManager::wait() {

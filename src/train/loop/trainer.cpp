@@ -10,6 +10,7 @@
 #include "train/loop/run_log.h"
 #include "train/loop/step_report.h"
 #include "train/loop/validation.h"
+#include "train/lora/adapter_note.h"
 #include "train/model/assembly.h"
 #include "train/model/auto_plan.h"
 
@@ -34,6 +35,16 @@ tensor::DeviceMesh checked_mesh(const comm::World& world, const RunOptions& opti
   return make_mesh(world, options.parallel);
 }
 
+// The notes of the caller, and with LoRA one about adapters and base, of which one rank reads a part.
+checkpoint::Notes notes_of(const comm::World& world, const Model& model, const RunOptions& options,
+                           checkpoint::Notes notes) {
+  if (model.lora() == nullptr) return notes;
+  std::string text;
+  if (world.rank().value == 0) text = to_json(*adapter_note_of(model, options.init));
+  notes[kAdapterNote] = world.group().broadcast_object(c10::IValue(text), 0).toStringRef();
+  return notes;
+}
+
 class Run {
  public:
   Run(const comm::World& world, const Model& model, const DataSource& data, const RunOptions& options,
@@ -48,7 +59,7 @@ class Run {
         rate_(options.learning_rate, options.steps),
         loss_scale_(options),
         progress_{.hook = extras.hook},
-        checkpoints_(mesh_.all(), options_, extras.notes),
+        checkpoints_(mesh_.all(), options_, notes_of(world, model, options, extras.notes)),
         reports_(world.rank().value == 0) {}
 
   RunResult run() {

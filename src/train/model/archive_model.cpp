@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "parallel/graph/require_parallel_plan.h"
 #include "pipe/recomputed_graph.h"
+#include "train/lora/graph_adapters.h"
 #include "train/model/archive_loss.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
@@ -40,11 +41,29 @@ std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string
 struct Archive {
   ArchiveOptions options;
   std::shared_ptr<const graph::Pt2Archive> file;
+  std::shared_ptr<const AdaptedGraph> adapted{};  // null without LoRA
 
-  const graph::Graph& graph() const { return file->graph(); }
+  const graph::Graph& graph() const { return adapted ? adapted->graph : file->graph(); }
+  const Lora* lora() const { return adapted ? &adapted->lora : nullptr; }
+  bool is_adapter(const std::string& name) const { return adapted && adapted->is_adapter(name); }
+
+  // Reads the tensors of the archive, and makes those of adapters.
+  std::vector<at::Tensor> load(const std::vector<graph::Slot>& slots) const {
+    if (!adapted) return file->load(slots);
+    std::vector<graph::Slot> stored;
+    for (const graph::Slot& slot : slots)
+      if (!is_adapter(slot.names[0])) stored.push_back(slot);
+    std::vector<at::Tensor> base = file->load(stored), tensors;
+    auto next = base.begin();
+    for (const graph::Slot& slot : slots)
+      tensors.push_back(is_adapter(slot.names[0]) ? adapted->initial_value(slot.names[0])
+                                                  : (next++)->set_requires_grad(false));
+    return tensors;
+  }
+
   pipe::Pipe pipe(const pipe::SplitSpec& spec, const std::vector<c10::IValue>& example = {}) const {
-    const pipe::TensorSource source = [file = file](const std::vector<graph::Slot>& slots) {
-      return file->load(slots);
+    const pipe::TensorSource source = [self = *this](const std::vector<graph::Slot>& slots) {
+      return self.load(slots);
     };
     return {graph(), source, spec, {}, example};
   }
@@ -119,6 +138,7 @@ class StagedArchive : public StagedModel {
       if (slot.names.size() > 1) state.aliases[slot.names[0]] = {slot.names.begin() + 1, slot.names.end()};
       if (!used.contains(slot.names[0])) unused.push_back(slot);
     }
+    add_adapter_names(state);
     const std::vector<at::Tensor> tensors = archive_->file->load(unused);
     for (std::size_t i = 0; i < unused.size(); ++i)
       state.unused.push_back(full_piece(unused[i].names[0], tensors[i].detach(), piece_kind(unused[i])));
@@ -126,13 +146,24 @@ class StagedArchive : public StagedModel {
   }
 
  private:
+  // Checkpoints of adapters leave out the base, except buffers that the run changes.
+  void add_adapter_names(ModelState& state) const {
+    if (archive_->lora() == nullptr) return;
+    for (const graph::Slot& slot : pipe_.graph().slots)
+      if (is_in_state(slot))
+        (archive_->is_adapter(slot.names[0]) ? state.adapters : state.base).insert(slot.names[0]);
+    for (const std::string& name : updated_buffers(pipe_.graph())) state.base.erase(name);
+  }
+
+  // The layers of the model decide, not their adapters.
   parallel::FoundPlan find_plan(int ranks) const {
-    return parallel::require_parallel_plan(pipe_.graph(), ranks,
+    return parallel::require_parallel_plan(archive_->file->graph(), ranks,
                                            "use 1 tensor-parallel rank, or give a tensor-parallel plan");
   }
   parallel::ParallelPlan plan_for(int ranks) const {
     const parallel::ParallelPlan& given = archive_->options.tensor_plan;
-    return given.empty() ? find_plan(ranks).plan : given;
+    parallel::ParallelPlan plan = given.empty() ? find_plan(ranks).plan : given;
+    return archive_->lora() == nullptr ? plan : adapted_plan(std::move(plan), *archive_->lora());
   }
 
   std::shared_ptr<const Archive> archive_;
@@ -146,13 +177,14 @@ class ArchivedModel : public Model {
   explicit ArchivedModel(Archive archive) : archive_(std::make_shared<Archive>(std::move(archive))) {}
 
   std::string summary() const override {
+    const graph::Graph& original = archive_->file->graph();
     std::int64_t count = 0;
-    for (const graph::Slot& slot : graph().slots) {
-      const auto& meta = graph().value(slot.value).meta;
+    for (const graph::Slot& slot : original.slots) {
+      const auto& meta = original.value(slot.value).meta;
       if (slot.kind == graph::Slot::Kind::Parameter && meta) count += meta->numel();
     }
-    return str_cat(options().file.filename().string(), ", ", graph().nodes.size(), " operators, ", count,
-                   " parameters");
+    return str_cat(options().file.filename().string(), ", ", original.nodes.size(), " operators, ", count,
+                   " parameters", lora() == nullptr ? "" : "; " + to_string(*lora()));
   }
 
   ModelSplit split(int stages) const override {
@@ -187,6 +219,13 @@ class ArchivedModel : public Model {
   }
 
   bool needs_full_batches() const override { return options().computes_loss; }
+
+  const Lora* lora() const override { return archive_->lora(); }
+  std::vector<at::Tensor> read_base(const std::vector<std::string>& names) const override {
+    std::vector<at::Tensor> tensors;
+    for (const std::string& name : names) tensors.push_back(archive_->file->load(name));
+    return tensors;
+  }
 
   runtime::LossReduction reduction() const override {
     if (options().computes_loss) return runtime::LossReduction::mean();
@@ -294,7 +333,11 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
     check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
   result.loss_output = graph.output_paths()[leaf];
   result.computes_loss = options.computes_loss;
-  result.model = std::make_unique<ArchivedModel>(Archive{options, result.archive});
+  Archive shared{options, result.archive};
+  if (options.lora) shared.adapted = std::make_shared<const AdaptedGraph>(add_adapters(graph, *options.lora));
+  result.graph = options.lora ? std::shared_ptr<const graph::Graph>(shared.adapted, &shared.adapted->graph)
+                              : std::shared_ptr<const graph::Graph>(result.archive, &graph);
+  result.model = std::make_unique<ArchivedModel>(std::move(shared));
   return result;
 }
 

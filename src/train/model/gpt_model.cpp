@@ -1,10 +1,12 @@
 // Implements the model interface for the built-in GPT. Splits it between blocks so that the cost of the
 // slowest stage is minimal.
 #include "base/text.h"
+#include "train/lora/gpt_adapters.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/capture.h>
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/loss_parallel.h>
 #include <penstock/plan/partition.h>
@@ -50,10 +52,19 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
   return tensor::full_tensor(mean());
 }
 
+// The model with adapters, without memory.
+Gpt gpt_on_meta(const GptOptions& options, const std::optional<Lora>& lora) {
+  const graph::MetaDeviceScope no_memory;
+  Gpt model(options);
+  if (lora) add_adapters(*model, lora->options);
+  return model;
+}
+
 class StagedGpt : public StagedModel {
  public:
-  StagedGpt(const GptOptions& options, std::uint64_t seed, const ModelSplit& split)
-      : options_(options), seed_(seed) {
+  StagedGpt(const GptOptions& options, std::uint64_t seed, const std::optional<Lora>& lora,
+            const ModelSplit& split)
+      : options_(options), seed_(seed), lora_(lora) {
     std::int64_t begin = 0;
     const auto add = [&](std::int64_t end) {
       const std::int64_t last = options.layers;  // layer 0: the embedding; layer last + 1: the head
@@ -73,6 +84,7 @@ class StagedGpt : public StagedModel {
     if (tensor_group) check_tensor_ranks(tensor_group->size());
     Gpt module(options_, part);
     models::initialize(*module, options_, seed_);
+    if (lora_) add_adapters(*module, lora_->options);
     for (const auto& item : module->named_modules("", false))
       if (std::find(recomputed_.begin(), recomputed_.end(), item.key()) != recomputed_.end())
         runtime::recompute_calls(item.value());
@@ -110,22 +122,37 @@ class StagedGpt : public StagedModel {
     return {{{StageId(0), "token.weight"}, {last, "token.weight"}}};
   }
 
+  ModelState state() const override {
+    ModelState state;
+    if (!lora_) return state;
+    for (const AdaptedLayer& layer : lora_->layers) state.adapters.insert({layer.a(), layer.b()});
+    for (const auto& item : gpt_on_meta(options_, std::nullopt)->named_parameters())
+      state.base.insert(item.key());
+    return state;
+  }
+
  private:
   GptOptions options_;
   std::uint64_t seed_;
+  std::optional<Lora> lora_;
   std::vector<GptPart> parts_;
   std::vector<std::string> recomputed_;
 };
 
 class GptModel : public Model {
  public:
-  GptModel(const GptOptions& options, std::uint64_t seed) : options_(options), seed_(seed) {}
+  GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora)
+      : options_(options), seed_(seed) {
+    if (lora) lora_ = selected_layers(*gpt_on_meta(options, std::nullopt), *lora);
+  }
 
   std::string summary() const override {
-    const auto count = static_cast<double>(models::parameter_count(*Gpt(options_)));
-    return formatted("GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
-                     static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
-                     static_cast<long long>(options_.heads), count / 1e6);
+    const auto count = static_cast<double>(models::parameter_count(*gpt_on_meta(options_, std::nullopt)));
+    const std::string text =
+        formatted("GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
+                  static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
+                  static_cast<long long>(options_.heads), count / 1e6);
+    return lora_ ? text + "; " + to_string(*lora_) : text;
   }
 
   ModelSplit split(int stages) const override {
@@ -141,7 +168,7 @@ class GptModel : public Model {
   }
 
   std::unique_ptr<StagedModel> split_at(const ModelSplit& split) const override {
-    return std::make_unique<StagedGpt>(options_, seed_, split);
+    return std::make_unique<StagedGpt>(options_, seed_, lora_, split);
   }
 
   runtime::LossFunction loss() const override { return runtime::tensor_loss(cross_entropy); }
@@ -151,24 +178,36 @@ class GptModel : public Model {
 
   std::vector<checkpoint::Piece> state_metadata() const override {
     std::vector<checkpoint::Piece> pieces;
-    const Gpt model(options_);
+    const Gpt model = gpt_on_meta(options_, lora_);
     for (const auto& item : model->named_parameters())
-      pieces.push_back(
-          checkpoint::full_piece(item.key(), item.value().to(at::kMeta).detach().set_requires_grad(true)));
+      pieces.push_back(checkpoint::full_piece(
+          item.key(), item.value().detach().set_requires_grad(item.value().requires_grad())));
     for (const auto& item : model->named_buffers())
-      pieces.push_back(full_piece(item.key(), item.value().to(at::kMeta), checkpoint::PieceKind::Buffer));
+      pieces.push_back(full_piece(item.key(), item.value(), checkpoint::PieceKind::Buffer));
     return pieces;
+  }
+
+  const Lora* lora() const override { return lora_ ? &*lora_ : nullptr; }
+  std::vector<at::Tensor> read_base(const std::vector<std::string>& names) const override {
+    Gpt model(options_);
+    models::initialize(*model, options_, seed_);
+    const auto parameters = model->named_parameters();
+    std::vector<at::Tensor> tensors;
+    for (const std::string& name : names) tensors.push_back(parameters[name].detach());
+    return tensors;
   }
 
  private:
   GptOptions options_;
   std::uint64_t seed_;
+  std::optional<Lora> lora_{};
 };
 
 }  // namespace
 
-std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {
-  return std::make_unique<GptModel>(options, seed);
+std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed,
+                                 const std::optional<LoraOptions>& lora) {
+  return std::make_unique<GptModel>(options, seed, lora);
 }
 
 }  // namespace penstock::train

@@ -38,13 +38,20 @@ parallel::ParallelPlan gpt_tensor_plan(const torch::nn::Module& module) {
       {"attention.value", parallel::ColwiseParallel()}, {"attention.out", parallel::RowwiseParallel()},
       {"mlp.gate", parallel::ColwiseParallel()},        {"mlp.up", parallel::ColwiseParallel()},
       {"mlp.down", parallel::RowwiseParallel()}};
+  const auto modules = module.named_modules("", false);
   parallel::ParallelPlan plan;
-  for (const auto& item : module.named_modules("", false)) {
+  // B of an adapter is sharded like the weight of a layer by columns, A like that of a layer by rows.
+  const auto add = [&](const std::string& path, const parallel::ParallelStyle& style) {
+    plan.emplace_back(path, style);
+    const bool by_columns = std::holds_alternative<parallel::ColwiseParallel>(style);
+    const std::string adapter = path + (by_columns ? ".lora_B" : ".lora_A");
+    if (modules.contains(adapter)) plan.emplace_back(adapter, style);
+  };
+  for (const auto& item : modules) {
     for (const auto& [name, style] : styles)
-      if (item.key().starts_with("blocks.") && item.key().ends_with("." + name))
-        plan.emplace_back(item.key(), style);
-    if (item.key() == "token") plan.emplace_back("token", parallel::RowwiseParallel());
-    if (item.key() == "head") plan.emplace_back("head", parallel::ColwiseParallel());
+      if (item.key().starts_with("blocks.") && item.key().ends_with("." + name)) add(item.key(), style);
+    if (item.key() == "token") add("token", parallel::RowwiseParallel());
+    if (item.key() == "head") add("head", parallel::ColwiseParallel());
   }
   return plan;
 }

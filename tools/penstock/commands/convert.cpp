@@ -15,8 +15,10 @@
 #include <penstock/checkpoint/weights.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/pt2_copy.h>
+#include <penstock/train/adapters.h>
 
 #include <filesystem>
+#include <memory>
 
 namespace penstock::tool {
 namespace {
@@ -42,12 +44,44 @@ void check_new(const Conversion& request, const fs::path& path) {
                      "use --force to overwrite it, or choose another name");
 }
 
+void refuse_checkpoint(const Conversion& request) {
+  std::error_code error;  // of a target that does not exist yet
+  if (fs::exists(fs::path(request.to) / "manifest.json") || fs::equivalent(request.from, request.to, error))
+    throw UsageError(quote(request.to, 200) + " is a checkpoint", {}, "use another directory");
+}
+
 std::string to_file(const Conversion& request) {
   if (fs::is_directory(request.to)) throw UsageError(quote(request.to, 200) + " is a directory", {}, kForms);
   check_safetensors_output(request.to, "TARGET");
   check_new(request, request.to);
-  export_safetensors(checkpoint::open_checkpoint(request.from), request.to, content_of(request));
+  const checkpoint::Checkpoint checkpoint = checkpoint::open_checkpoint(request.from);
+  if (train::adapter_note(checkpoint) && !request.everything) {
+    train::export_adapters(checkpoint, request.to);
+  } else {
+    export_safetensors(checkpoint, request.to, content_of(request));
+  }
   return request.to;
+}
+
+// Adapters to a directory in the format of PEFT.
+std::string to_adapters(const Conversion& request) {
+  if (!request.max_shard_size.empty())
+    throw UsageError(
+        "--max-shard-size is for complete models, but " + quote(request.from, 200) + " contains adapters", {},
+        "leave it out: adapters are written to one file");
+  if (fs::exists(request.to) && !fs::is_directory(request.to))
+    throw UsageError(quote(request.to, 200) + " is a file", {},
+                     "adapters are written to a FILE.safetensors or to a directory");
+  refuse_checkpoint(request);
+  for (const char* name : {"adapter_model.safetensors", "adapter_config.json"})
+    check_new(request, fs::path(request.to) / name);
+  train::export_adapter_directory(checkpoint::open_checkpoint(request.from), request.to);
+  return request.to;
+}
+
+bool writes_adapters(const Conversion& request) {
+  return !request.everything && !request.to.ends_with(".safetensors") &&
+         train::adapter_note(checkpoint::open_checkpoint(request.from)).has_value();
 }
 
 std::string to_shards(const Conversion& request) {
@@ -59,9 +93,7 @@ std::string to_shards(const Conversion& request) {
   if (request.to.ends_with(".safetensors"))
     throw UsageError("--max-shard-size writes several files, but " + quote(request.to, 200) + " is one", {},
                      "give a directory as the target");
-  std::error_code error;  // of a target that does not exist yet
-  if (fs::exists(fs::path(request.to) / "manifest.json") || fs::equivalent(request.from, request.to, error))
-    throw UsageError(quote(request.to, 200) + " is a checkpoint", {}, "use another directory");
+  refuse_checkpoint(request);
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
     check_new(request, fs::path(request.to) / name);
   return checkpoint::export_sharded_safetensors(checkpoint::open_checkpoint(request.from), request.to, bytes,
@@ -92,11 +124,8 @@ std::string to_archive(const Conversion& request) {
     throw UsageError("an exported model contains no optimizer states", {}, "leave out --everything");
   check_output_file("TARGET", request.to, {request.model, request.from});
   check_new(request, request.to);
-  const checkpoint::Checkpoint weights =
-      open_trained_weights(open_archive(request.model).graph(), request.from);
-  graph::copy_archive(request.model, request.to, [&](const std::string& name) {
-    return weights.find(name) == nullptr ? at::Tensor() : weights.read(name);
-  });
+  const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(request.model));
+  graph::copy_archive(request.model, request.to, trained_values(archive, request.from));
   return request.to;
 }
 
@@ -108,6 +137,7 @@ std::string converted(const Conversion& request) {
                        {}, "convert it to a checkpoint first");
     return to_checkpoint(request);
   }
+  if (writes_adapters(request)) return to_adapters(request);
   return request.max_shard_size.empty() ? to_file(request) : to_shards(request);
 }
 

@@ -11,11 +11,14 @@
 #include <penstock/checkpoint/convert.h>
 #include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/safetensors.h>
+#include <penstock/train/adapters.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 #include <charconv>
 #include <map>
+#include <memory>
 
 namespace penstock::tool {
 namespace {
@@ -44,17 +47,27 @@ T setting(const StoredSettings& settings, const std::string& name, const std::st
   return *value;
 }
 
+// Checkpoints of adapters do not contain the token embedding.
+std::int64_t vocabulary_size(const StoredSettings& settings, const checkpoint::Checkpoint& checkpoint,
+                             const std::string& path) {
+  const checkpoint::StoredTensor* const token = checkpoint.find("token.weight");
+  if (token != nullptr && token->shape.size() == 2) return token->shape[0];
+  const auto stored = settings.find("vocab");
+  const auto* const size = stored == settings.end() ? nullptr : std::get_if<std::int64_t>(&stored->second);
+  if (size != nullptr && *size > 0) return *size;
+  if (const std::optional<std::string> note = checkpoint.note(kVocabularyNote))
+    return static_cast<std::int64_t>(note->size() / 2);
+  fail_not_gpt(path, "it has no token embedding", "give a checkpoint of penstock train");
+}
+
 models::GptOptions gpt_options(const StoredSettings& settings, const checkpoint::Checkpoint& checkpoint,
                                const std::string& path) {
   if (const auto model = settings.find("model");
       model != settings.end() && !std::get<std::string>(model->second).empty())
     fail_not_gpt(path, "it was written for " + std::get<std::string>(model->second),
                  "give the exported model first: penstock generate MODEL.pt2 --checkpoint DIR");
-  const checkpoint::StoredTensor* const token = checkpoint.find("token.weight");
-  if (token == nullptr || token->shape.size() != 2)
-    fail_not_gpt(path, "it has no token embedding", "give a checkpoint of penstock train");
   models::GptOptions options;
-  options.vocabulary = token->shape[0];
+  options.vocabulary = vocabulary_size(settings, checkpoint, path);
   options.context = setting<std::int64_t>(settings, "seq", path);
   options.layers = setting<std::int64_t>(settings, "layers", path);
   options.heads = setting<std::int64_t>(settings, "heads", path);
@@ -116,6 +129,21 @@ void set_codec(TrainedGpt& trained, const checkpoint::Checkpoint& checkpoint, co
   };
 }
 
+// Adds the adapters of a checkpoint to the weights from which its run started: the initial values of the
+// model, or those that the checkpoint names.
+void merge_adapters(torch::nn::Module& model, const std::shared_ptr<const checkpoint::Checkpoint>& adapters) {
+  const at::NoGradGuard no_grad;
+  std::vector<checkpoint::Piece> state;
+  std::map<std::string, at::Tensor> initial;
+  for (const auto& item : model.named_parameters()) {
+    initial[item.key()] = item.value().detach().clone();
+    state.push_back(checkpoint::full_piece(item.key(), item.value().detach()));
+  }
+  const train::MergedWeights merged(adapters, state,
+                                    [&](const std::string& name) { return initial.at(name); });
+  for (auto& item : model.named_parameters()) item.value().copy_(merged.read(item.key()));
+}
+
 std::int64_t length_of(const std::string& input, std::int64_t context) {
   if (input.empty()) return context;
   check_input_file(input, ".safetensors");
@@ -154,12 +182,18 @@ std::string vocabulary_note(const train::Vocabulary& vocabulary) {
 }
 
 TrainedGpt load_trained_gpt(const std::string& path) {
-  const checkpoint::Checkpoint checkpoint = checkpoint::open_checkpoint(path);
-  const StoredSettings settings = stored_settings(checkpoint, path);
-  const models::GptOptions options = gpt_options(settings, checkpoint, path);
+  const auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_checkpoint(path));
+  const StoredSettings settings = stored_settings(*checkpoint, path);
+  const models::GptOptions options = gpt_options(settings, *checkpoint, path);
   TrainedGpt trained{models::Gpt(options)};
-  set_codec(trained, checkpoint, settings, path);
-  checkpoint.load(checkpoint::module_pieces(*trained.model));
+  set_codec(trained, *checkpoint, settings, path);
+  if (train::adapter_note(*checkpoint)) {
+    models::initialize(*trained.model, options,
+                       static_cast<std::uint64_t>(setting<std::int64_t>(settings, "seed", path)));
+    merge_adapters(*trained.model, checkpoint);
+  } else {
+    checkpoint->load(checkpoint::module_pieces(*trained.model));
+  }
   return trained;
 }
 

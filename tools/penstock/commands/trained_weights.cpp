@@ -6,6 +6,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/weights.h>
+#include <penstock/train/adapters.h>
 
 #include <ATen/ops/empty.h>
 
@@ -25,10 +26,7 @@ checkpoint::Piece piece_of_slot(const graph::Slot& slot, const at::Tensor& tenso
   return piece;
 }
 
-}  // namespace
-
-checkpoint::Checkpoint open_trained_weights(const graph::Graph& graph, const std::string& path) {
-  checkpoint::Checkpoint weights = checkpoint::open_weights(path);
+std::vector<checkpoint::Piece> state_metadata(const graph::Graph& graph) {
   std::vector<checkpoint::Piece> pieces;
   for (const graph::Slot& slot : graph.slots) {
     const auto& meta = graph.value(slot.value).meta;
@@ -37,25 +35,52 @@ checkpoint::Checkpoint open_trained_weights(const graph::Graph& graph, const std
     for (const graph::Dim& dim : meta->sizes) sizes.push_back(dim.size);
     pieces.push_back(piece_of_slot(slot, at::empty(sizes, at::TensorOptions(meta->dtype).device(at::kMeta))));
   }
+  return pieces;
+}
+
+void check_state_dict(const graph::Graph& graph, const checkpoint::Checkpoint& weights) {
   try {
-    weights.compare(pieces, {.convert_dtypes = true});
+    weights.compare(state_metadata(graph), {.convert_dtypes = true});
   } catch (const checkpoint::CheckpointError& error) {
     throw UsageError(error.message(), error.context(), "give the model that was trained");
   }
-  return weights;
+}
+
+std::shared_ptr<const train::MergedWeights> merged_weights(
+    const std::shared_ptr<const graph::Pt2Archive>& archive,
+    const std::shared_ptr<const checkpoint::Checkpoint>& weights) {
+  const auto own = [archive](const std::string& name) { return archive->load(name); };
+  return std::make_shared<const train::MergedWeights>(weights, state_metadata(archive->graph()), own);
+}
+
+}  // namespace
+
+graph::NewWeight trained_values(const std::shared_ptr<const graph::Pt2Archive>& archive,
+                                const std::string& path) {
+  const auto weights = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_weights(path));
+  if (train::adapter_note(*weights))
+    return [merged = merged_weights(archive, weights)](const std::string& name) {
+      return merged->read_changed(name);
+    };
+  check_state_dict(archive->graph(), *weights);
+  return [weights](const std::string& name) {
+    return weights->find(name) == nullptr ? at::Tensor() : weights->read(name);
+  };
 }
 
 pipe::TensorSource tensor_source(const std::shared_ptr<const graph::Pt2Archive>& archive,
                                  const std::string& path) {
   if (path.empty()) return [archive](const std::vector<graph::Slot>& slots) { return archive->load(slots); };
-  const auto weights =
-      std::make_shared<const checkpoint::Checkpoint>(open_trained_weights(archive->graph(), path));
-  return [archive, weights](const std::vector<graph::Slot>& slots) {
+  const graph::NewWeight new_value = trained_values(archive, path);
+  return [archive, new_value](const std::vector<graph::Slot>& slots) {
     std::vector<at::Tensor> tensors = archive->load(slots);
-    std::vector<checkpoint::Piece> pieces;
-    for (std::size_t i = 0; i < slots.size(); ++i)
-      if (is_in_state_dict(slots[i])) pieces.push_back(piece_of_slot(slots[i], tensors[i].detach()));
-    weights->load(pieces, {.allow_extra = true, .convert_dtypes = true});
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (!is_in_state_dict(slots[i])) continue;
+      at::Tensor value;
+      for (const std::string& name : slots[i].names)  // weights may have only one of them
+        if (!value.defined()) value = new_value(name);
+      if (value.defined()) tensors[i].detach().copy_(value);
+    }
     return tensors;
   };
 }

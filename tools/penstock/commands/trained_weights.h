@@ -3,6 +3,7 @@
 
 #include <penstock/checkpoint/checkpoint.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/graph/pt2_copy.h>
 #include <penstock/pipe/pipe.h>
 
 #include <memory>
@@ -15,12 +16,14 @@ constexpr const char* kTrainedHelp =
     "a "
     "Hugging Face directory, instead of those in the archive";
 
-//! Opens weights. Throws UsageError, which lists every difference, if they are not the state_dict of the
-//! model.
-checkpoint::Checkpoint open_trained_weights(const graph::Graph& graph, const std::string& path);
+//! Returns the values of the weights at `path` by name; an undefined tensor if the archive has the same.
+//! Adapters are merged. Throws UsageError if the weights are not those of the model; it lists every
+//! difference.
+graph::NewWeight trained_values(const std::shared_ptr<const graph::Pt2Archive>& archive,
+                                const std::string& path);
 
 //! Reads the tensors of the archive, with the values of the weights at `path` unless it is empty. Reads only
-//! the requested tensors.
+//! the requested tensors. Adapters are merged.
 pipe::TensorSource tensor_source(const std::shared_ptr<const graph::Pt2Archive>& archive,
                                  const std::string& path);
 

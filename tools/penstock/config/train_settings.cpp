@@ -74,6 +74,7 @@ void TrainSettings::declare(Settings& s) {
   s.add("--seq", sequence, "characters or tokens per example [64; exported model: the length of its input]");
   s.add("--accumulate", run.accumulate, "split each batch into this many passes and accumulate gradients");
   recipe.declare(s, run);
+  adapters.declare(s);
   s.add("--grad-clip", grad_clip, "maximum global gradient norm; 0: no clipping");
   s.add("--loss-output", loss_output,
         "the model output used for the loss [logits, else the first]; if the data has no target, the output "
@@ -179,6 +180,7 @@ void TrainSettings::resolve() {
   check_at_least(run.log_every, 1, "--log-every");
   recipe.resolve(run);
   weights.resolve(run);
+  adapters.resolve();
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
   if (!timeout) {
     const auto unset = comm::operation_timeout(std::nullopt, comm::look_in_process);
@@ -396,7 +398,8 @@ train::ArchiveOptions TrainSettings::archive() const {
           .loss_options = recipe.loss_options(),
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
           .tensor_plan = read_tensor_plan(tensor_plan),
-          .computes_loss = computes_loss()};
+          .computes_loss = computes_loss(),
+          .lora = lora()};
 }
 
 std::string fetched_text() {

@@ -4,6 +4,7 @@
 
 #include "cli/verbosity.h"
 #include "config/device.h"
+#include "config/lora_settings.h"
 #include "config/rank_counts.h"
 #include "config/recipe_settings.h"
 #include "config/settings.h"
@@ -32,6 +33,7 @@ struct TrainSettings {
   std::optional<std::int64_t> stages_per_rank, stages, steps, batch, sequence, microbatches, eval_batches;
   RecipeSettings recipe;
   WeightSettings weights;
+  LoraSettings adapters;
   std::vector<std::string> split, tensor_plan;
   std::string backend = "auto", schedule = "1F1B", loss_output, config;
   std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,
@@ -92,6 +94,8 @@ struct TrainSettings {
   void refuse_idle(const Settings& settings) const;
   //! The options for loading the exported model. Requires `!built_in()`.
   train::ArchiveOptions archive() const;
+  //! The adapters of the model; nullopt without `--lora`.
+  std::optional<train::LoraOptions> lora() const { return adapters.options(run.seed); }
 
  private:
   //! Options that do not apply to the kind of the data.

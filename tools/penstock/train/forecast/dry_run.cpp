@@ -98,6 +98,12 @@ std::string wrapped(const std::string& text, std::size_t indent) {
   return result;
 }
 
+//! `1536 of 68000 parameters (2.3%)`.
+std::string trained_text(const RunForecast& run) {
+  const double share = static_cast<double>(run.trained_parameters) / static_cast<double>(run.parameters);
+  return str_cat(run.trained_parameters, " of ", run.parameters, " parameters (", format_share(share), ")");
+}
+
 std::string data_text(const DataForecast& data) {
   std::string text = data.origin;
   if (data.examples > 0) text += ": " + counted(data.examples, "example") + "; " + join(data.tensors, ", ");
@@ -246,6 +252,7 @@ std::string to_text(const DryRun& dry) {
     text += label + wrapped(value, kLabelWidth) + "\n";
   };
   line("model", dry.run.model + " (" + format_bytes(dry.run.parameter_bytes) + ")");
+  if (dry.run.trained_parameters < dry.run.parameters) line("trained", trained_text(dry.run));
   line("data", data_text(dry.run.data));
   line("batch", batch_text(dry));
   line("steps", steps_text(dry));
@@ -334,7 +341,8 @@ void write_run(JsonWriter& json, const DryRun& dry) {
   const train::RunOptions& run = dry.options();
   const DataForecast& data = dry.run.data;
   json.key("model").begin_object().field("summary", dry.run.model).field("file", dry.request.model);
-  json.field("parameters", dry.run.parameters).field("parameter_bytes", dry.run.parameter_bytes).end_object();
+  json.field("parameters", dry.run.parameters).field("trained_parameters", dry.run.trained_parameters);
+  json.field("parameter_bytes", dry.run.parameter_bytes).end_object();
   json.key("data").begin_object().field("origin", data.origin).field("examples", data.examples);
   write_list(json, "tensors", data.tensors);
   json.field("characters", data.characters).field("tokens", data.tokens).field("vocabulary", data.vocabulary);

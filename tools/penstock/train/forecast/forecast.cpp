@@ -9,6 +9,8 @@
 #include "pipe/recomputed_graph.h"
 #include "report/stages.h"
 #include "train/loop/optimizer.h"
+#include "train/lora/gpt_adapters.h"
+#include "train/lora/graph_adapters.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 #include "train/preflight/balance_check.h"
@@ -54,7 +56,7 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
   const GptData data = gpt_data(request);
   models::GptOptions options = request.gpt;
   options.vocabulary = data.vocabulary;
-  const auto model = train::gpt_model(options, request.run.seed);
+  const auto model = train::gpt_model(options, request.run.seed, request.lora());
   const train::ModelSplit split = model->split(num_stages(request));
   pipe::SplitPoints points;
   std::vector<std::string> names;
@@ -65,6 +67,7 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
   }
   const graph::MetaDeviceScope no_memory;
   models::Gpt gpt(options);
+  if (const auto lora = request.lora()) add_adapters(*gpt, *lora);
   const graph::ForwardFunction forward = [&gpt](const value::Args& args, const value::Kwargs&) {
     return c10::IValue(gpt->forward(args.at(0).toTensor()));
   };
@@ -86,7 +89,7 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
 
 SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
   const train::ArchiveModel archive = open_model(request.archive());
-  const graph::Graph& graph = archive.archive->graph();
+  const graph::Graph& graph = *archive.graph;
   const TrainingTable table = open_training_table(request, archive, request.data);
   DataForecast data{.origin = request.data, .examples = table.rows};
   for (const auto& [name, dtype] : table.dtypes)
@@ -116,7 +119,9 @@ SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
   };
   const int tensor_ranks = request.run.parallel.tp;
   parallel::ParallelPlan plan = request.archive().tensor_plan;
-  if (tensor_ranks > 1 && plan.empty()) plan = parallel::find_parallel_plan(graph, tensor_ranks).plan;
+  if (tensor_ranks > 1 && plan.empty())
+    plan = parallel::find_parallel_plan(archive.archive->graph(), tensor_ranks).plan;
+  if (archive.model->lora() != nullptr) plan = adapted_plan(std::move(plan), *archive.model->lora());
   return {.summary = archive.model->summary(),
           .data = std::move(data),
           .split = split,
@@ -178,16 +183,28 @@ std::uint64_t optimizer_bytes(const std::vector<value::NamedTensor>& parameters,
   return bytes;
 }
 
+//! Whether the run trains a parameter.
+bool is_trained(const graph::Slot& slot, const train::RunOptions& run) {
+  const std::vector<std::string>& patterns = run.parameters.freeze;
+  const auto freezes = [&](const std::string& pattern) {
+    return std::any_of(slot.names.begin(), slot.names.end(),
+                       [&](const std::string& name) { return train::selects(pattern, name); });
+  };
+  return slot.kind == graph::Slot::Kind::Parameter && slot.requires_grad &&
+         std::none_of(patterns.begin(), patterns.end(), freezes);
+}
+
+std::int64_t trained_parameters(const graph::Graph& graph, const train::RunOptions& run) {
+  std::int64_t count = 0;
+  for (const graph::Slot& slot : graph.slots)
+    if (const auto& meta = graph.value(slot.value).meta; meta && is_trained(slot, run))
+      count += meta->numel();
+  return count;
+}
+
 //! Sets the sizes of a stage to those of one rank.
 void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
                      const std::vector<std::int64_t>& elements, const train::RunOptions& run) {
-  const auto is_frozen = [&](const graph::Slot& slot) {
-    const std::vector<std::string>& patterns = run.parameters.freeze;
-    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-      return std::any_of(slot.names.begin(), slot.names.end(),
-                         [&](const std::string& name) { return train::selects(pattern, name); });
-    });
-  };
   const graph::Graph& graph = stage.graph;
   using train::Sharding;
   const Sharding sharding = run.parallel.sharding;
@@ -209,7 +226,7 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full) / gathered_part;
     // Replicas keep the copy that they compute with next to the master weights.
     if (!sharded && parameter && has_copies) costs.parameter_bytes += bytes_of(graph, slot, full) / 2;
-    if (!parameter || !slot.requires_grad || full == 0 || is_frozen(slot)) continue;
+    if (full == 0 || !is_trained(slot, run)) continue;
     const bool all_gradients = sharding == Sharding::None || sharding == Sharding::Optimizer;
     costs.gradient_bytes += bytes_of(graph, slot, all_gradients ? full : shard);
     const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
@@ -341,6 +358,7 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
   const graph::Graph& graph = model.pipe.graph();
   return {.model = model.summary,
           .parameters = static_cast<std::int64_t>(elements_of(graph, graph::Slot::Kind::Parameter)),
+          .trained_parameters = trained_parameters(graph, run),
           .parameter_bytes = graph_costs(graph).parameter_bytes,
           .data = model.data,
           .rows = std::move(rows),

@@ -47,6 +47,7 @@ struct DataForecast {
 struct RunForecast {
   std::string model;            //!< one line
   std::int64_t parameters = 0;  //!< of the model; a tied parameter counts once
+  std::int64_t trained_parameters = 0;
   std::uint64_t parameter_bytes = 0;
   DataForecast data;
   std::vector<std::int64_t> rows;  //!< of each microbatch

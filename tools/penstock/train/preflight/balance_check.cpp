@@ -36,7 +36,7 @@ Imbalance imbalance_of(const train::ArchiveOptions& options, int stages) {
   const pipe::TensorSource no_tensors = [](const std::vector<graph::Slot>&) {
     return std::vector<at::Tensor>{};
   };
-  const pipe::Pipe pipe(archive.archive->graph(), no_tensors,
+  const pipe::Pipe pipe(*archive.graph, no_tensors,
                         pipe::SplitPolicy([&](const graph::Graph&) { return split.positions; }));
   std::vector<double> work, parameters;
   for (int stage = 0; stage < pipe.num_stages(); ++stage) {

@@ -135,7 +135,7 @@ void check_gpt(TrainSettings& request) {
   check_validation(request, *data.source);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
-  const auto model = train::gpt_model(options, request.run.seed);
+  const auto model = train::gpt_model(options, request.run.seed, request.lora());
   train::check_before_start(*model, request.run);
 }
 

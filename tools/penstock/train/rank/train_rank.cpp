@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "commands/trained_gpt.h"
 #include "train/display/train_display.h"
+#include "train/lora/gpt_adapters.h"
 #include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
 #include "train/rank/training_hook.h"
@@ -24,6 +25,7 @@ namespace {
 // Generates text with the full model, built from the gathered parameters.
 std::string sample_of(const TrainSettings& request, const GptData& data, const train::RunResult& result) {
   models::Gpt model(request.gpt);
+  if (const auto lora = request.lora()) add_adapters(*model, *lora);
   {
     const at::NoGradGuard no_grad;
     for (auto& item : model->named_parameters()) item.value().copy_(result.parameters.at(item.key()));
@@ -130,7 +132,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     TrainSettings sized = request;
     sized.gpt.vocabulary = data.vocabulary;
     if (first && !json && !display.quiet) print("data: " + data.origin + "\n");
-    const auto model = train::gpt_model(sized.gpt, request.run.seed);
+    const auto model = train::gpt_model(sized.gpt, request.run.seed, request.lora());
     if (data.letters) extras.notes.emplace(kVocabularyNote, vocabulary_note(*data.letters));
     const bool samples = request.sample > 0 && data.decode && !json && !display.quiet;
     extras.gather_parameters = samples;

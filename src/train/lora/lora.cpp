@@ -1,0 +1,62 @@
+// Checks the options of LoRA and resolves its patterns.
+#include "base/option_ranges.h"
+#include "base/text.h"
+#include "train/lora/layer_patterns.h"
+
+#include <penstock/base/error.h>
+#include <penstock/train/lora.h>
+#include <penstock/train/parameter_groups.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace penstock::train {
+namespace {
+
+// Layers and the modules that contain them, for hints.
+std::vector<std::string> layers_and_parents(const std::vector<std::string>& modules) {
+  std::set<std::string> paths;
+  for (const std::string& module : modules)
+    for (std::size_t end = 0; end != std::string::npos;) {
+      end = module.find('.', end + 1);
+      paths.insert(module.substr(0, end));
+    }
+  return {paths.begin(), paths.end()};
+}
+
+}  // namespace
+
+void check(const LoraOptions& options) {
+  if (options.patterns.empty())
+    throw UsageError("LoRA needs patterns of modules", {}, "for example layers.*.attention");
+  check_between(options.rank, 1, kMaxCount, "the rank of LoRA");
+  if (!(options.alpha > 0) || std::isinf(options.alpha))
+    throw UsageError("the alpha of LoRA must be greater than 0", {},
+                     "for example the rank, or twice as much");
+  if (!(options.dropout >= 0 && options.dropout < 1))
+    throw UsageError("the dropout of LoRA must be at least 0 and less than 1", {}, "for example 0.05");
+}
+
+std::string to_string(const Lora& lora) {
+  return str_cat("LoRA of rank ", lora.options.rank, " for ",
+                 counted(static_cast<std::int64_t>(lora.layers.size()), "layer"));
+}
+
+bool selects_layer(const LoraOptions& options, const std::string& module) {
+  return std::any_of(options.patterns.begin(), options.patterns.end(),
+                     [&](const std::string& pattern) { return selects(pattern, module); });
+}
+
+void check_patterns(const LoraOptions& options, const std::vector<std::string>& modules) {
+  for (const std::string& pattern : options.patterns) {
+    if (std::any_of(modules.begin(), modules.end(),
+                    [&](const std::string& module) { return selects(pattern, module); }))
+      continue;
+    throw UsageError("LoRA: no linear layer of the model matches " + quote(pattern), {},
+                     did_you_mean(pattern, layers_and_parents(modules),
+                                  "`*` matches within one component of a path: layers.*.attention"));
+  }
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,182 @@
+// `penstock train --lora` through the real binaries: what dry runs and configurations show, checkpoints of
+// adapters in every command that reads weights, and bad input.
+#include "support/lines.h"
+#include "support/program.h"
+#include "tools/train/small_gpt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+
+namespace penstock::test {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Words = std::vector<std::string>;
+
+const std::string kArchives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+
+Words language(const Words& more) {
+  Words words{"train", kArchives + "language.pt2", "--data=" + kArchives + "language.safetensors",
+              "--batch=8", "--steps=4"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Outcome expect_done(const Words& words) {
+  Outcome done = penstock(words);
+  EXPECT_EQ(done.code, 0) << done.err;
+  return done;
+}
+
+void expect_refused(const Words& words, const std::string& text) {
+  const Outcome refused = penstock(words);
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(text), HasSubstr("hint: ")));
+}
+
+TEST(ToolTrainLora, DryRunCountsTrainedParameters) {
+  const Words words = language({"--lora=layers.*.up,layers.1.down", "--lora-rank=4", "--pp=2", "--dry-run"});
+  // Four layers of 16 x 32 and one of 32 x 16, each with 4 x (16 + 32) elements.
+  EXPECT_THAT(expect_done(words).out,
+              AllOf(HasSubstr("\ntrained     960 of "), HasSubstr("LoRA of rank 4 for 5 layers")));
+  Words as_json = words;
+  as_json.emplace_back("--json");
+  const json dry = json::parse(expect_done(as_json).out);
+  EXPECT_EQ(dry.at("model").at("trained_parameters"), 960);
+  std::uint64_t gradients = 0, states = 0;
+  for (const json& rank : dry.at("ranks")) {
+    gradients += rank.at("gradient_bytes").get<std::uint64_t>();
+    states += rank.at("optimizer_bytes").get<std::uint64_t>();
+  }
+  EXPECT_EQ(gradients, 960U * 4);
+  EXPECT_GE(states, 960U * 8);
+  EXPECT_LT(states, 960U * 9);
+  EXPECT_THAT(dry.at("config").get<std::string>(),
+              AllOf(HasSubstr("lora = [\"layers.*.up\", \"layers.1.down\"]\n"), HasSubstr("lora-rank = 4\n"),
+                    HasSubstr("lora-alpha = 8"), HasSubstr("lora-dropout = 0")));
+  Words plain = language({"--dry-run"});
+  EXPECT_THAT(expect_done(plain).out, Not(HasSubstr("trained")));
+  const std::vector<std::string> gpt = small_gpt({"--lora=blocks.*.attention.query", "--dry-run", "--tp=2"});
+  const Outcome outcome = run_program(gpt);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\ntrained     512 of "));  // 2 layers, 8 x (16 + 16)
+}
+
+TEST(ToolTrainLora, EveryCommandAddsAdaptersToTheirBase) {
+  const TempDir dir;
+  const std::string model = kArchives + "language.pt2", run = dir / "run";
+  expect_done(language({"--lora=layers", "--lora-alpha=16", "--lr=0.05", "--pp=2", "--checkpoint", run}));
+  EXPECT_THAT(expect_done({"checkpoint", "inspect", run}).out,
+              AllOf(HasSubstr("parameter: 16 tensors"), HasSubstr("layers.0.up.lora_A.weight"),
+                    Not(HasSubstr("token.weight"))));
+  expect_done({"checkpoint", "convert", run, dir / "merged.pt2", "--model", model});
+  const auto eval = [&](const std::string& archive, const std::string& output, const Words& more) {
+    Words words{"eval",     archive,      "--input=" + kArchives + "language.safetensors",
+                "--output", dir / output, "--microbatches=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_done(words);
+    return slurp(dir / output);
+  };
+  const std::string merged = eval(dir / "merged.pt2", "merged.safetensors", {});
+  EXPECT_EQ(eval(model, "adapted.safetensors", {"--checkpoint", run, "--pp=2"}), merged);
+  EXPECT_NE(eval(model, "base.safetensors", {}), merged);
+  EXPECT_EQ(expect_done({"inspect", model, "--checkpoint", run}).out, expect_done({"inspect", model}).out);
+
+  expect_done({"checkpoint", "convert", run, dir / "adapters"});
+  const json config = json::parse(slurp(dir / "adapters/adapter_config.json"));
+  EXPECT_EQ(config.at("r"), 8);
+  EXPECT_EQ(config.at("lora_alpha"), 16);
+  EXPECT_EQ(config.at("peft_type"), "LORA");
+  EXPECT_EQ(config.at("target_modules").size(), 8U);
+  EXPECT_FALSE(config.at("fan_in_fan_out").get<bool>());
+  expect_done({"checkpoint", "convert", run, dir / "adapters.safetensors"});
+  EXPECT_EQ(slurp(dir / "adapters.safetensors"), slurp(dir / "adapters/adapter_model.safetensors"));
+  EXPECT_THAT(slurp(dir / "adapters.safetensors"), HasSubstr("base_model.model.layers.0.up.lora_A.weight"));
+
+  expect_refused({"checkpoint", "convert", run, dir / "adapters"}, "already exists");
+  expect_refused({"checkpoint", "convert", run, dir / "other", "--max-shard-size=1MB"}, "contains adapters");
+  expect_refused({"checkpoint", "convert", run, run}, "is a checkpoint");
+  expect_refused({"inspect", kArchives + "mlp.pt2", "--checkpoint", run}, "no parameter or buffer");
+  // Another base with the same shapes.
+  const std::string full = dir / "full";
+  expect_done(language({"--checkpoint", full}));
+  expect_done({"checkpoint", "convert", full, dir / "tuned.pt2", "--model", model});
+  expect_refused({"eval", dir / "tuned.pt2", "--input=" + kArchives + "language.safetensors", "--output",
+                  dir / "x.safetensors", "--microbatches=2", "--checkpoint", run},
+                 "trained on other base weights");
+  // Adapters of a base that is not in the archive.
+  const std::string second = dir / "second";
+  expect_done(language({"--lora=layers", "--init", full, "--checkpoint", second}));
+  expect_done({"checkpoint", "convert", second, dir / "second.pt2", "--model", model});
+  EXPECT_EQ(eval(dir / "second.pt2", "second.safetensors", {}),
+            eval(model, "init.safetensors", {"--checkpoint", second}));
+  std::filesystem::remove_all(full);
+  expect_refused({"inspect", model, "--checkpoint", second}, "the base of the adapters cannot be opened");
+}
+
+TEST(ToolTrainLora, GptWithAdaptersGenerates) {
+  const TempDir dir;
+  const auto gpt = [&](const Words& more) {
+    std::vector<std::string> words = small_gpt(more);
+    const Outcome done = run_program(words);
+    EXPECT_EQ(done.code, 0) << done.err;
+    return done;
+  };
+  gpt({"--steps=3", "--pp=2", "--checkpoint", dir / "base"});
+  const Words recipe{"--lora=blocks.*.attention,blocks.1.mlp",
+                     "--lora-rank=2",
+                     "--init",
+                     dir / "base",
+                     "--checkpoint",
+                     dir / "run",
+                     "--lr=0.05"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), recipe.begin(), recipe.end());
+    return more;
+  };
+  gpt(with({"--steps=3", "--pp=2", "--tp=2", "--log-json", dir / "a.log"}));
+  gpt(with({"--steps=5", "--pp=1", "--resume", "--log-json", dir / "b.log"}));
+  const auto continues = [&](const std::string& run) {
+    return expect_done({"generate", "--checkpoint", dir / run, "--prompt-tokens=1,2,3", "--greedy"}).out;
+  };
+  EXPECT_NE(continues("run"), continues("base"));
+  EXPECT_THAT(expect_done({"inspect", "--checkpoint", dir / "run"}).out,
+              HasSubstr("modules: token, blocks, norm"));
+  std::vector<std::string> words = small_gpt(with({"--steps=6", "--resume", "--lora-alpha=4"}));
+  const Outcome other = run_program(words);
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("adapters of another kind"));
+}
+
+TEST(ToolTrainLora, RefusesBadInput) {
+  const TempDir dir;
+  expect_refused(language({"--lora-rank=4"}), "--lora-rank needs --lora");
+  expect_refused(language({"--lora-dropout=0.1"}), "--lora-dropout needs --lora");
+  expect_refused(language({"--lora=layers", "--lora-rank=0"}), "--lora-rank must be between 1 and");
+  expect_refused(language({"--lora=layers", "--lora-alpha=-1"}), "--lora-alpha must be greater than 0");
+  expect_refused(language({"--lora=layers", "--lora-dropout=1"}), "--lora-dropout must be");
+  expect_refused(language({"--lora=layer"}), "no linear layer of the model matches 'layer'");
+  expect_refused(language({"--lora=layer"}), "did you mean layers");
+  expect_refused(language({"--lora=head"}), "also the table of an embedding");
+  expect_refused(language({"--lora=layers", "--freeze=layers"}), "every parameter of the model is frozen");
+  const Words run{"--checkpoint", dir / "run"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), run.begin(), run.end());
+    return language(more);
+  };
+  expect_done(with({"--lora=layers"}));
+  Words resumed = with({"--resume"});
+  expect_refused(resumed, "contains only the adapters");
+  expect_refused(with({"--resume", "--lora=layers", "--lora-rank=2"}), "adapters of another kind");
+  expect_refused(language({"--init", dir / "run"}), "missing");
+}
+
+}  // namespace
+}  // namespace penstock::test

@@ -89,6 +89,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
         "read examples in file order and wrap around at the end, instead of a random order per epoch");
+  s.add("--prefetch", run.prefetch,
+        "passes whose data is loaded ahead, on a thread of its own; 0: load it when it is needed");
   s.add("--drop-last", drop_last, "leave out the last examples of an epoch if they do not fill a batch");
   s.add("--validation", validation, "fraction of the data held out for validation");
   s.add("--validation-data", validation_data, "files for validation, like --data, instead of a fraction");
@@ -175,6 +177,7 @@ void TrainSettings::resolve() {
   check_at_least(run.batch, 1, "--batch");
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
+  check_at_least(run.prefetch, 0, "--prefetch");
   recipe.resolve(run, built_in());
   weights.resolve(run);
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");

@@ -110,7 +110,8 @@ class Model {
   virtual std::vector<checkpoint::Piece> state_metadata() const { return {}; }
 };
 
-//! The built-in GPT, with initial values that depend on the seed.
+//! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
+//! `positions`, every sequence consists of documents (GptImpl::forward).
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed);
 
 //! Options of the losses of exported models, with the meaning that they have in PyTorch.

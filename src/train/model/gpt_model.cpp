@@ -1,6 +1,7 @@
 // Implements the model interface for the built-in GPT. Splits it between blocks so that the cost of the
 // slowest stage is minimal.
 #include "base/text.h"
+#include "train/model/gpt_parts.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -20,6 +21,8 @@ namespace {
 using models::Gpt;
 using models::GptOptions;
 using models::GptPart;
+
+constexpr const char* kPositions = "positions";
 
 // Multiplications per token. A backward pass costs twice a forward pass for every layer.
 plan::Layer layer_of(std::string name, std::int64_t multiplications) {
@@ -51,19 +54,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
 class StagedGpt : public StagedModel {
  public:
   StagedGpt(const GptOptions& options, std::uint64_t seed, const ModelSplit& split)
-      : options_(options), seed_(seed) {
-    std::int64_t begin = 0;
-    const auto add = [&](std::int64_t end) {
-      const std::int64_t last = options.layers;  // layer 0: the embedding; layer last + 1: the head
-      if (end <= begin || end > last + 2)
-        throw UsageError(to_string(split) + " is not a valid split of the GPT");
-      parts_.push_back(
-          {std::max<std::int64_t>(begin - 1, 0), std::min(end - 1, last), begin == 0, end == last + 2});
-      begin = end;
-    };
-    for (const std::size_t position : split.positions) add(static_cast<std::int64_t>(position));
-    add(options.layers + 2);
-  }
+      : options_(options), seed_(seed), parts_(gpt_parts(options, split)) {}
 
   std::shared_ptr<runtime::StageModule> stage(StageId stage,
                                               const std::optional<comm::Group>& tensor_group) override {
@@ -71,11 +62,14 @@ class StagedGpt : public StagedModel {
     if (tensor_group) check_tensor_ranks(tensor_group->size());
     Gpt module(options_, part);
     models::initialize(*module, options_, seed_);
-    if (!tensor_group) return runtime::make_stage_module(module);
     const runtime::StageFunction forward = [model = module.ptr()](const value::Args& args,
-                                                                  const value::Kwargs&) {
-      return runtime::StageResult(model->forward(args.at(0).toTensor()));
+                                                                  const value::Kwargs& kwargs) {
+      const at::Tensor& x = args.at(0).toTensor();
+      const auto positions = kwargs.find(kPositions);
+      return runtime::StageResult(
+          positions == kwargs.end() ? model->forward(x) : model->forward(x, positions->second.toTensor()));
     };
+    if (!tensor_group) return runtime::make_stage_module(module.ptr(), forward, {kPositions});
     return tensor_parallel_stage(module.ptr(), forward, *tensor_group,
                                  part.has_head ? StageOutput::Sharded : StageOutput::Full);
   }
@@ -151,6 +145,22 @@ class GptModel : public Model {
 };
 
 }  // namespace
+
+std::vector<GptPart> gpt_parts(const GptOptions& options, const ModelSplit& split) {
+  std::vector<GptPart> parts;
+  std::int64_t begin = 0;
+  const auto add = [&](std::int64_t end) {
+    const std::int64_t last = options.layers;  // layer 0: the embedding; layer last + 1: the head
+    if (end <= begin || end > last + 2)
+      throw UsageError(to_string(split) + " is not a valid split of the GPT");
+    parts.push_back(
+        {std::max<std::int64_t>(begin - 1, 0), std::min(end - 1, last), begin == 0, end == last + 2});
+    begin = end;
+  };
+  for (const std::size_t position : split.positions) add(static_cast<std::int64_t>(position));
+  add(options.layers + 2);
+  return parts;
+}
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed) {
   return std::make_unique<GptModel>(options, seed);

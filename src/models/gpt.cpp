@@ -89,20 +89,28 @@ void AttentionImpl::move_tables(torch::Device device) {
   sin_ = sin_.to(device);
 }
 
-at::Tensor AttentionImpl::rotate(const at::Tensor& x, std::int64_t past) const {
-  const auto time = x.size(2), half = head_width_ / 2;
-  const auto cos = cos_.narrow(0, past, time), sin = sin_.narrow(0, past, time);
+at::Tensor AttentionImpl::rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) const {
+  const auto half = head_width_ / 2;
   const auto turned = torch::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
   return (x * cos + turned * sin).to(x.scalar_type());
 }
 
-at::Tensor AttentionImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache) {
+at::Tensor AttentionImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache,
+                                  const std::shared_ptr<const PackedDocuments>& documents) {
   const auto batch = x.size(0), time = x.size(1);
   const auto by_heads = [&](const at::Tensor& projected) {
     return projected.view({batch, time, -1, head_width_}).transpose(1, 2);
   };
   at::Tensor q = by_heads(query(x)), k = by_heads(key(x)), v = by_heads(value(x));
-  if (cos_.defined()) q = rotate(q, past), k = rotate(k, past);
+  if (cos_.defined()) {
+    const auto of_tokens = [&](const at::Tensor& table) {  // [time, head_width], or [batch, 1, …]
+      return documents == nullptr ? table.narrow(0, past, time)
+                                  : torch::embedding(table, documents->positions).unsqueeze(1);
+    };
+    const auto cos = of_tokens(cos_), sin = of_tokens(sin_);
+    q = rotate(q, cos, sin);
+    k = rotate(k, cos, sin);
+  }
   if (cache != nullptr) {
     if (cache->keys.defined()) {
       k = torch::cat({cache->keys, k}, 2);
@@ -113,7 +121,8 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x, std::int64_t past, KeyVal
   }
   std::optional<at::Tensor> mask;
   if (past > 0 && time > 1) mask = causal_mask(time, past, x.device());
-  const bool causal = past == 0;
+  if (documents != nullptr) mask = documents->mask;
+  const bool causal = past == 0 && !mask;
   const auto mixed =
       torch::scaled_dot_product_attention(q, k, v, mask, is_training() ? dropout_ : 0.0, causal);
   return out(mixed.transpose(1, 2).reshape({batch, time, -1}));
@@ -138,8 +147,9 @@ BlockImpl::BlockImpl(const GptOptions& options) {
   dropout = register_module("dropout", nn::Dropout(options.dropout));
 }
 
-at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache) {
-  const auto mixed = x + dropout(runtime::call(attention, norm1(x), past, cache));
+at::Tensor BlockImpl::forward(const at::Tensor& x, std::int64_t past, KeyValueCache::Layer* cache,
+                              const std::shared_ptr<const PackedDocuments>& documents) {
+  const auto mixed = x + dropout(runtime::call(attention, norm1(x), past, cache, documents));
   return mixed + dropout(runtime::call(mlp, norm2(mixed)));
 }
 
@@ -163,14 +173,24 @@ GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& x) {
-  return run(x, nullptr);
+  return run(x, nullptr, nullptr);
+}
+
+at::Tensor GptImpl::forward(const at::Tensor& x, const at::Tensor& positions) {
+  if (positions.dim() != 2 || positions.size(0) != x.size(0) || positions.size(1) != x.size(1))
+    throw ShapeError(str_cat("the positions must have one number for each of ", x.size(0), " x ", x.size(1),
+                             " tokens, not the shape ", format_shape(positions.sizes())));
+  // Blocks that are recomputed need it after this call.
+  return run(x, nullptr,
+             std::make_shared<const PackedDocuments>(positions, document_mask(positions).unsqueeze(1)));
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& x, KeyValueCache& cache) {
-  return run(x, &cache);
+  return run(x, &cache, nullptr);
 }
 
-at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
+at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache,
+                        const std::shared_ptr<const PackedDocuments>& documents) {
   const auto past = cache == nullptr ? 0 : cache->length, time = x.size(1);
   if (past + time > options_.context)
     throw ShapeError(
@@ -179,11 +199,13 @@ at::Tensor GptImpl::run(at::Tensor x, KeyValueCache* cache) {
   if (part_.has_embedding) {
     x = token(x);
     if (!position.is_empty())
-      x = x + position(torch::arange(past, past + time, torch::dtype(torch::kLong).device(x.device())));
+      x = x + position(documents != nullptr
+                           ? documents->positions
+                           : torch::arange(past, past + time, torch::dtype(torch::kLong).device(x.device())));
     x = dropout(x);
   }
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    x = runtime::call(blocks[i], x, past, cache == nullptr ? nullptr : &cache->layers[i]);
+    x = runtime::call(blocks[i], x, past, cache == nullptr ? nullptr : &cache->layers[i], documents);
   if (cache != nullptr) cache->length += time;
   if (!part_.has_head) return x;
   x = norm(x);

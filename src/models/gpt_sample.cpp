@@ -1,4 +1,6 @@
 // Samples text from a GPT, token by token.
+#include "models/context_window.h"
+
 #include <penstock/base/error.h>
 #include <penstock/models/gpt.h>
 
@@ -32,19 +34,13 @@ std::vector<std::int64_t> sample(GptImpl& model, const std::vector<std::int64_t>
   const EvalMode eval(model);
   at::Generator generator = sample_generator(options);
   std::vector<std::int64_t> text = prompt;
-  const auto context = static_cast<std::size_t>(model.options().context);
   const at::Device device = model.token->weight.device();
+  ContextWindow window(model.options().context, options.separator);
   KeyValueCache cache;
-  std::size_t seen = 0;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    if (text.size() - seen + static_cast<std::size_t>(cache.length) > context) {
-      // The window is full: restart with its second half, at the first positions.
-      cache = {};
-      seen = text.size() - std::min(text.size(), std::max<std::size_t>(context / 2, 1));
-    }
-    const std::vector<std::int64_t> fresh(text.begin() + static_cast<std::ptrdiff_t>(seen), text.end());
-    const at::Tensor logits = model.forward(torch::tensor(fresh).unsqueeze(0).to(device), cache);
-    seen = text.size();
+    const ContextWindow::Tokens tokens = window.next(text);
+    if (tokens.restarts) cache = {};
+    const at::Tensor logits = model.forward(torch::tensor(tokens.fresh).unsqueeze(0).to(device), cache);
     text.push_back(choose_token(logits[0][-1], options, generator));
   }
   return text;

@@ -146,6 +146,7 @@ void check(const RunOptions& options) {
   check_at_least(options.batch, 1, "batch");
   check_at_least(options.accumulate, 1, "accumulate");
   check_at_least(options.log_every, 1, "log_every");
+  check_at_least(options.prefetch, 0, "prefetch");
   if (options.checkpoint.every) check_at_least(*options.checkpoint.every, 1, "checkpoint.every");
   check_at_least(options.checkpoint.keep, 1, "checkpoint.keep");
   if (options.eval_every) check_at_least(*options.eval_every, 1, "eval_every");

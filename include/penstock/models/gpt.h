@@ -8,6 +8,7 @@
 #pragma once
 
 #include <penstock/models/adaptable_linear.h>
+#include <penstock/models/documents.h>
 #include <penstock/models/gpt_options.h>
 #include <penstock/models/sampling.h>
 
@@ -39,8 +40,9 @@ class AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const GptOptions& options);
   //! `past` is the number of tokens before `x`. With a cache, reads their keys and values from it and appends
-  //! those of `x`.
-  at::Tensor forward(const at::Tensor& x, std::int64_t past = 0, KeyValueCache::Layer* cache = nullptr);
+  //! those of `x`. With packed documents, there is no cache.
+  at::Tensor forward(const at::Tensor& x, std::int64_t past = 0, KeyValueCache::Layer* cache = nullptr,
+                     const std::shared_ptr<const PackedDocuments>& documents = nullptr);
 
   //! Also moves the tables of rotary positions. They stay float32 and are not part of the state_dict.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
@@ -51,7 +53,7 @@ class AttentionImpl : public torch::nn::Module {
 
  private:
   void move_tables(torch::Device device);
-  at::Tensor rotate(const at::Tensor& x, std::int64_t past) const;
+  at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) const;
 
   std::int64_t head_width_;
   double dropout_;
@@ -74,7 +76,8 @@ TORCH_MODULE(FeedForward);
 class BlockImpl : public torch::nn::Module {
  public:
   explicit BlockImpl(const GptOptions& options);
-  at::Tensor forward(const at::Tensor& x, std::int64_t past = 0, KeyValueCache::Layer* cache = nullptr);
+  at::Tensor forward(const at::Tensor& x, std::int64_t past = 0, KeyValueCache::Layer* cache = nullptr,
+                     const std::shared_ptr<const PackedDocuments>& documents = nullptr);
 
   torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
   Attention attention{nullptr};
@@ -92,6 +95,9 @@ class GptImpl : public torch::nn::Module {
 
   //! Maps tokens (or the hidden state of the previous part) to logits (or the hidden state).
   at::Tensor forward(const at::Tensor& x);
+  //! The same for several documents per sequence, each as if it were alone. `positions` [batch, time] holds
+  //! the position of each token in its document, from 0. All parts of the model need it.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& positions);
   //! Runs the forward pass for tokens that follow those in the cache.
   at::Tensor forward(const at::Tensor& x, KeyValueCache& cache);
 
@@ -105,7 +111,7 @@ class GptImpl : public torch::nn::Module {
   torch::nn::Dropout dropout{nullptr};
 
  private:
-  at::Tensor run(at::Tensor x, KeyValueCache* cache);
+  at::Tensor run(at::Tensor x, KeyValueCache* cache, const std::shared_ptr<const PackedDocuments>& documents);
 
   GptOptions options_;
   GptPart part_;

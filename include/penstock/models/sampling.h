@@ -17,6 +17,9 @@ struct SampleOptions {
   //! Of these, sample only from the most likely tokens whose probabilities sum up to at least this value.
   std::optional<double> top_p{};
   std::uint64_t seed = 0;
+  //! For a model of separate documents: the token that ends one. The tokens after it do not depend on those
+  //! before it.
+  std::optional<std::int64_t> separator{};
 };
 
 //! Throws UsageError if an option is out of range.

@@ -34,7 +34,10 @@ struct Rows {
   std::int64_t end = 0;
 };
 
-//! Provides the rows of each training batch and of the validation set.
+//! Provides the rows of each training batch and of the validation set. A run calls its methods from one
+//! thread at a time, but from several threads: it loads batches ahead on a thread of its own.
+//! RunOptions::prefetch sets how far, and 0 keeps all calls on the thread of the run. Ranks that are threads
+//! of one process call a source that they share at the same time.
 class DataSource {
  public:
   virtual ~DataSource() = default;

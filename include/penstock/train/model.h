@@ -124,8 +124,9 @@ class Model {
   virtual std::vector<at::Tensor> read_base(const std::vector<std::string>& /*names*/) const { return {}; }
 };
 
-//! The built-in GPT, with initial values that depend on the seed. Throws UsageError if a pattern of `lora`
-//! selects no layer.
+//! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
+//! `positions`, every sequence consists of documents (GptImpl::forward). Throws UsageError if a pattern of
+//! `lora` selects no layer.
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
                                  const std::optional<LoraOptions>& lora = std::nullopt);
 

@@ -150,6 +150,9 @@ struct RunOptions {
   ParameterDtype parameter_dtype = ParameterDtype::Float32;
   LossScaleOptions loss_scale{};
   std::uint64_t seed = 1;
+  //! Passes whose rows are loaded ahead of their use, on a thread of its own; 0: load them on the thread of
+  //! the run, when they are needed. A pass is a batch, or one of its accumulated parts.
+  std::int64_t prefetch = 2;
   std::optional<std::int64_t> eval_every{};    //!< steps between validations
   std::optional<std::int64_t> eval_batches{};  //!< maximum number of batches of `batch` validation rows
   NanPolicy on_nan = NanPolicy::Stop;

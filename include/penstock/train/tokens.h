@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,17 +42,40 @@ std::shared_ptr<const TokenStream> token_memory(std::vector<std::uint32_t> token
 //! Reads all tokens. Returns the largest one; nullopt if there are none.
 std::optional<std::int64_t> largest_token(const TokenStream& stream);
 
+//! What a tensor of a table says about the documents in its rows.
+enum class DocumentTensor {
+  Positions,  //!< [rows, length]: the position of each token in its document, from 0
+  Mask,       //!< [rows, length, length]: whether a token (dim 1) attends to another one (dim 2)
+};
+
+struct DocumentColumn {
+  DocumentTensor content = DocumentTensor::Positions;
+  //! Of a mask: bool, or a floating-point type, in which 0 means true and -infinity false.
+  at::ScalarType mask_dtype = at::kBool;
+  bool has_head_dim = false;  //!< a mask has the shape [rows, 1, length, length]
+};
+
+//! A separator ends each document of a stream, and is part of it. A document that continues in the next row
+//! starts there again: its positions start at 0.
+struct DocumentOptions {
+  std::int64_t separator = 0;
+  bool boundary_targets = true;  //!< the target of a separator is the next token; else -100
+  std::map<std::string, DocumentColumn> tensors{};  //!< further tensors of the table
+};
+
 //! How a stream is divided into examples.
 struct SequenceOptions {
   std::int64_t length = 128;                 //!< tokens per example
   std::string input = "tokens";              //!< name of the tensor with the tokens
   std::optional<std::int64_t> vocabulary{};  //!< if set, larger tokens are refused when they are read
+  std::optional<DocumentOptions> documents{};
 };
 
 //! A table of consecutive examples: row i of the input holds the tokens from position i * length on, and row
 //! i of `target` the tokens that follow each of them. The last row is padded with token 0 and with targets of
-//! -100, which a loss ignores, so that every token except the first is a target exactly once. Throws
-//! UsageError if the stream has fewer than two tokens; `take` throws it if a token is outside the vocabulary.
+//! -100, which a loss ignores, so that every token except the first is a target exactly once (without
+//! `boundary_targets`, every token except the first of each document). Throws UsageError if the stream has
+//! fewer than two tokens; `take` throws it if a token is outside the vocabulary.
 std::shared_ptr<const TensorTable> sequence_table(std::shared_ptr<const TokenStream> stream,
                                                   const SequenceOptions& options);
 

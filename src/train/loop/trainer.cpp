@@ -2,11 +2,12 @@
 #include "base/number_text.h"
 #include "base/text.h"
 #include "train/data/device_batch.h"
+#include "train/data/locked_source.h"
 #include "train/diagnostics/not_finite.h"
 #include "train/loop/checkpoint_manager.h"
-#include "train/loop/counted_rows.h"
 #include "train/loop/loss_scale.h"
 #include "train/loop/measure.h"
+#include "train/loop/pass_loader.h"
 #include "train/loop/run_log.h"
 #include "train/loop/step_report.h"
 #include "train/loop/validation.h"
@@ -67,6 +68,7 @@ class Run {
     // Before anything is loaded: the notes may explain why that fails.
     if (observer() && checkpoints_.step() > 0) observer()->on_resume(stored_notes());
     set_up();
+    start_loading();
     log_.emplace(options_, reports_, first_step_);
     if (observer()) observer()->on_begin(info());
     for (const auto& messages : {checkpoints_.messages(), assembly_.messages})
@@ -117,6 +119,15 @@ class Run {
     if (checkpoints_.enabled() && !decisions_.empty() && first_step_ == 1) save(0);
     if (!decisions_.plan.empty()) result_.plan = decisions_.plan;
     result_.first_step = first_step_;
+  }
+
+  void start_loading() {
+    const std::int64_t steps = std::max<std::int64_t>(options_.steps - first_step_ + 1, 0);
+    const auto load = [this, replica = mesh_.group("dp").rank()](std::int64_t number) {
+      return load_training_pass(data_, options_, first_step_ + number / options_.accumulate, replica,
+                                number % options_.accumulate);
+    };
+    passes_.emplace(load, steps * options_.accumulate, options_.prefetch, device_);
   }
 
   // Rank 0 takes a measured split from the checkpoint, or measures it, and broadcasts it. Every rank computes
@@ -253,18 +264,16 @@ class Run {
 
   // Runs the parts of the batch through the pipeline, without waiting for a device.
   std::vector<runtime::StepResult> run_parts() {
-    const int replica = mesh_.group("dp").rank();
     std::vector<runtime::StepResult> results;
     std::optional<double> denominator;
-    check_full();
     for (std::int64_t part = 0; part < options_.accumulate; ++part) {
-      PassBatch pass = training_pass(data_, options_, progress_.step, replica, part);
+      LoadedPass loaded = passes_->take();
+      PassBatch& pass = loaded.pass;
+      check_full(loaded);
+      if (part == 0) denominator = scaled(loss_denominator(loaded), pass.rows);
       pass.batch = to_device(std::move(pass.batch), assembly_.device);
       const Batch& batch = pass.batch;
-      if (part == 0) {
-        denominator = scaled(loss_denominator(pass), pass.rows);
-        count_rows(batch);
-      }
+      if (part == 0) count_rows(loaded);
       results.push_back(
           assembly_.pipeline->step(batch.args, pass.target(),
                                    {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
@@ -274,19 +283,18 @@ class Run {
 
   // Counts the rows of all replicas, without padding. Rank 0, whose record is used, always has rows in its
   // first pass, and rows have equal numbers of tokens.
-  void count_rows(const Batch& first) {
-    const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
-    interval_.examples += rows;
-    if (first.tokens && first.examples > 0)
-      interval_.tokens = interval_.tokens.value_or(0) + *first.tokens * rows / first.examples;
+  void count_rows(const LoadedPass& first) {
+    const Batch& batch = first.pass.batch;
+    interval_.examples += first.rows;
+    if (batch.tokens && batch.examples > 0)
+      interval_.tokens = interval_.tokens.value_or(0) + *batch.tokens * first.rows / batch.examples;
   }
 
   // Depends on the complete batch, so that all ranks throw.
-  void check_full() const {
-    const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
-    if (rows >= options_.batch || !model_.needs_full_batches()) return;
-    throw UsageError(str_cat("the batch of step ", progress_.step, " has only ", rows, " of ", options_.batch,
-                             " rows, but the loss of this model needs full batches"),
+  void check_full(const LoadedPass& loaded) const {
+    if (loaded.rows >= options_.batch || !model_.needs_full_batches()) return;
+    throw UsageError(str_cat("the batch of step ", progress_.step, " has only ", loaded.rows, " of ",
+                             options_.batch, " rows, but the loss of this model needs full batches"),
                      {}, "drop the last batch of an epoch, or use a batch that divides the examples");
   }
 
@@ -320,17 +328,14 @@ class Run {
   // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows
   // and the batch is complete, because all parts then have the same number of rows. Every rank can read all
   // labels, so this needs no communication.
-  std::optional<double> loss_denominator(const PassBatch& first) const {
+  std::optional<double> loss_denominator(const LoadedPass& first) const {
     const std::int64_t parts = options_.parallel.dp * options_.accumulate;
-    const bool is_batch = parts == 1 && first.batch.examples == first.rows;
-    std::optional<double> weight = reduction_.weight_of(
-        is_batch ? first.batch.target : data_.training_target(progress_.step, options_.batch));
+    std::optional<double> weight = reduction_.weight_of(first.target);
     if (weight == 0.0)
       report_in_step(
           "no label of the batch counts: each is ignored or of a class with weight 0; its loss and gradients "
           "are 0");
-    const std::int64_t rows = data_.training_rows(progress_.step, options_.batch);
-    if (!weight && rows < options_.batch) weight = static_cast<double>(rows);
+    if (!weight && first.rows < options_.batch) weight = static_cast<double>(first.rows);
     return weight ? std::optional(*weight / static_cast<double>(parts)) : std::nullopt;
   }
 
@@ -413,7 +418,7 @@ class Run {
   }
 
   const Model& model_;
-  const DataSource& data_;
+  LockedSource data_;  // the loading thread calls it too
   RunOptions options_;
   RunExtras extras_;
   tensor::DeviceMesh mesh_;
@@ -434,6 +439,7 @@ class Run {
   LogInterval interval_;
   std::optional<RunLog> log_;  // set when the first step is known
   RunResult result_;
+  std::optional<PassLoader> passes_;  // last: its thread ends before the other members
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include "train/loop/validation.h"
 
 #include "train/data/device_batch.h"
-#include "train/loop/counted_rows.h"
+#include "train/loop/pass_loader.h"
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -16,10 +16,8 @@ struct WeightedSum {
   double loss = 0, weight = 0;
 };
 
-// Runs the pipeline of this replica on validation rows `rows`, padded to a batch of `size`.
-WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& reduction, const DataSource& data,
-                    Rows rows, std::int64_t size) {
-  PassBatch pass = validation_pass(data, rows, size);
+// Runs the pipeline of this replica on validation rows.
+WeightedSum loss_of(const Assembly& assembly, const runtime::LossReduction& reduction, PassBatch pass) {
   pass.batch = to_device(std::move(pass.batch), assembly.device);
   const c10::IValue target = pass.target();
   const runtime::StepResult result =
@@ -48,10 +46,15 @@ std::optional<double> validation_loss(const tensor::DeviceMesh& mesh, const Asse
   if (options.eval_batches) rows = std::min(rows, *options.eval_batches * options.batch);
   if (model.needs_full_batches()) rows -= rows % (size * options.parallel.dp);
   const comm::Group& replicas = mesh.group("dp");
+  const std::int64_t each = size * options.parallel.dp, count = (rows + each - 1) / each;
+  const auto load = [&, replica = replicas.rank()](std::int64_t number) {
+    const std::int64_t begin = std::min(number * each + replica * size, rows);
+    return LoadedPass{validation_pass(data, {begin, std::min(begin + size, rows)}, size)};
+  };
+  PassLoader passes(load, count, options.prefetch, assembly.device);
   WeightedSum sum;
-  for (std::int64_t first = 0; first < rows; first += size * options.parallel.dp) {
-    const std::int64_t begin = std::min(first + replicas.rank() * size, rows);
-    const WeightedSum part = loss_of(assembly, reduction, data, {begin, std::min(begin + size, rows)}, size);
+  for (std::int64_t number = 0; number < count; ++number) {
+    const WeightedSum part = loss_of(assembly, reduction, passes.take().pass);
     sum.loss += part.loss;
     sum.weight += part.weight;
   }

@@ -2,6 +2,7 @@
 // slowest stage is minimal.
 #include "base/text.h"
 #include "train/lora/gpt_adapters.h"
+#include "train/model/gpt_parts.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 
@@ -24,6 +25,8 @@ namespace {
 using models::Gpt;
 using models::GptOptions;
 using models::GptPart;
+
+constexpr const char* kPositions = "positions";
 
 // Multiplications per token. A backward pass costs twice a forward pass for every layer.
 plan::Layer layer_of(std::string name, std::int64_t multiplications) {
@@ -64,19 +67,7 @@ class StagedGpt : public StagedModel {
  public:
   StagedGpt(const GptOptions& options, std::uint64_t seed, const std::optional<Lora>& lora,
             const ModelSplit& split)
-      : options_(options), seed_(seed), lora_(lora) {
-    std::int64_t begin = 0;
-    const auto add = [&](std::int64_t end) {
-      const std::int64_t last = options.layers;  // layer 0: the embedding; layer last + 1: the head
-      if (end <= begin || end > last + 2)
-        throw UsageError(to_string(split) + " is not a valid split of the GPT");
-      parts_.push_back(
-          {std::max<std::int64_t>(begin - 1, 0), std::min(end - 1, last), begin == 0, end == last + 2});
-      begin = end;
-    };
-    for (const std::size_t position : split.positions) add(static_cast<std::int64_t>(position));
-    add(options.layers + 2);
-  }
+      : options_(options), seed_(seed), lora_(lora), parts_(gpt_parts(options, split)) {}
 
   std::shared_ptr<runtime::StageModule> stage(StageId stage,
                                               const std::optional<comm::Group>& tensor_group) override {
@@ -88,11 +79,14 @@ class StagedGpt : public StagedModel {
     for (const auto& item : module->named_modules("", false))
       if (std::find(recomputed_.begin(), recomputed_.end(), item.key()) != recomputed_.end())
         runtime::recompute_calls(item.value());
-    if (!tensor_group) return runtime::make_stage_module(module);
     const runtime::StageFunction forward = [model = module.ptr()](const value::Args& args,
-                                                                  const value::Kwargs&) {
-      return runtime::StageResult(model->forward(args.at(0).toTensor()));
+                                                                  const value::Kwargs& kwargs) {
+      const at::Tensor& x = args.at(0).toTensor();
+      const auto positions = kwargs.find(kPositions);
+      return runtime::StageResult(
+          positions == kwargs.end() ? model->forward(x) : model->forward(x, positions->second.toTensor()));
     };
+    if (!tensor_group) return runtime::make_stage_module(module.ptr(), forward, {kPositions});
     return tensor_parallel_stage(module.ptr(), forward, *tensor_group,
                                  part.has_head ? StageOutput::Sharded : StageOutput::Full);
   }
@@ -204,6 +198,22 @@ class GptModel : public Model {
 };
 
 }  // namespace
+
+std::vector<GptPart> gpt_parts(const GptOptions& options, const ModelSplit& split) {
+  std::vector<GptPart> parts;
+  std::int64_t begin = 0;
+  const auto add = [&](std::int64_t end) {
+    const std::int64_t last = options.layers;  // layer 0: the embedding; layer last + 1: the head
+    if (end <= begin || end > last + 2)
+      throw UsageError(to_string(split) + " is not a valid split of the GPT");
+    parts.push_back(
+        {std::max<std::int64_t>(begin - 1, 0), std::min(end - 1, last), begin == 0, end == last + 2});
+    begin = end;
+  };
+  for (const std::size_t position : split.positions) add(static_cast<std::int64_t>(position));
+  add(options.layers + 2);
+  return parts;
+}
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed,
                                  const std::optional<LoraOptions>& lora) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 
 namespace penstock::test {
 namespace {
@@ -40,6 +41,11 @@ TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
     const Outcome outcome = penstock(words);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, expected[i] + "\n") << "case " << i;
+    if (i % 3 != 1) continue;  // a few of them: each starts processes
+    words.emplace_back(i == 1 ? "--pp=2" : "--ranks=3");
+    const Outcome over_ranks = penstock(words);
+    EXPECT_EQ(over_ranks.code, 0) << over_ranks.err;
+    EXPECT_EQ(over_ranks.out, outcome.out) << "case " << i << " over ranks";
   }
   const auto refused = [&](std::vector<std::string> words, const std::string& text) {
     words.insert(words.begin(), "generate");
@@ -49,6 +55,11 @@ TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
   };
   const std::string model = dir / "dynamic.pt2";
   refused({dir / "acausal.pt2", "--prompt-tokens=3,1"}, "the model is not causal");
+  refused({dir / "acausal.pt2", "--prompt-tokens=3,1", "--ranks=2"}, "the model is not causal");
+  refused({model, "--prompt-tokens=13", "--ranks=2"}, "13");
+  refused({model, "--prompt-tokens=3", "--ranks=90"}, "90");
+  refused({model, "--prompt-tokens=3", "--ranks=0"}, "--ranks");
+  refused({model, "--prompt-tokens=3", "--ranks=2", "--backend=mpi"}, "mpi");
   refused({model}, "needs a prompt of tokens");
   refused({model, "--prompt=a"}, "an exported model has no vocabulary");
   refused({model, "--prompt-tokens=3,x"}, "'x' is not a token");
@@ -74,6 +85,12 @@ TEST(ToolGenerate, ContinuesTextOfTrainedGpt) {
   EXPECT_EQ(generated.code, 0) << generated.err;
   ASSERT_EQ(generated.out.size(), 4 + 30 + 1U);
   EXPECT_THAT(trained.out, HasSubstr("sample of generated text:\n" + generated.out));
+  for (const char* const ranks : {"2", "4"}) {
+    const Outcome split = penstock({"generate", "--checkpoint=" + dir / "run", "--prompt=The ",
+                                    "--max-tokens=30", "--seed=5", "--ranks", ranks});
+    EXPECT_EQ(split.code, 0) << split.err;
+    EXPECT_EQ(split.out, generated.out) << ranks << " ranks";
+  }
   const Outcome json = penstock(
       {"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--max-tokens=2", "--greedy", "--json"});
   EXPECT_THAT(json.out, AllOf(HasSubstr("{\"tokens\":["), HasSubstr("\"text\":\"The ")));
@@ -88,6 +105,20 @@ TEST(ToolGenerate, ContinuesTextOfTrainedGpt) {
       penstock({"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--prompt-tokens=1,2"});
   EXPECT_EQ(both.code, 2);
   EXPECT_THAT(both.err, HasSubstr("--prompt and --prompt-tokens are both given"));
+  {
+    std::fstream shard(dir / "run/step-00000003/shard-00001-of-00002.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekp(200);
+    shard.put('\xff');
+  }
+  const Outcome damaged = penstock({"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--ranks=2"});
+  EXPECT_EQ(damaged.code, 1);
+  EXPECT_THAT(damaged.err, HasSubstr("rank 1 failed first: "));
+  EXPECT_THAT(damaged.err, HasSubstr("shard-00001-of-00002.safetensors"));
+  const Outcome too_many =
+      penstock({"generate", "--checkpoint=" + dir / "run", "--prompt=The ", "--ranks=5"});
+  EXPECT_EQ(too_many.code, 2);
+  EXPECT_THAT(too_many.err, HasSubstr("can be split into at most 4 stages, not 5"));
 }
 
 }  // namespace

@@ -1,29 +1,36 @@
-// `penstock generate`: continues a prompt with the built-in GPT or with an exported causal model, in one
-// process.
+// `penstock generate`: continues a prompt with the built-in GPT or with an exported causal model, over one or
+// more pipeline ranks. With several, the command starts itself once per rank; the last rank writes the
+// tokens.
 #include "base/json.h"
+#include "base/number_text.h"
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
-#include "commands/trained_gpt.h"
-#include "commands/trained_weights.h"
+#include "commands/language_model.h"
+#include "commands/launching.h"
+#include "config/device.h"
+#include "config/rank_counts.h"
+#include "train/display/failure_report.h"
 #include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
-#include <penstock/graph/graph_module.h>
-#include <penstock/models/sampling.h>
+#include <penstock/comm/thread_ranks.h>
+#include <penstock/comm/world.h>
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <limits>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string_view>
 
 namespace penstock::tool {
 namespace {
 
-using Tokens = std::vector<std::int64_t>;
+// Starts a line with which a rank passes a token to the command.
+constexpr std::string_view kTokenLine = "generated token ";
 
 struct GenerateJob {
   std::string model, checkpoint, prompt = "\n";
@@ -32,6 +39,12 @@ struct GenerateJob {
   models::SampleOptions options;
   std::int64_t seed = 0;
   std::optional<double> temperature;
+  RankRequest rank_request;
+  int ranks = 1;
+  std::string backend = "auto";
+  DeviceChoice device = DeviceChoice::Auto;
+
+  bool built_in() const { return model.empty(); }
 };
 
 void resolve(GenerateJob& job) {
@@ -49,6 +62,9 @@ void resolve(GenerateJob& job) {
   if (job.options.top_p && !(*job.options.top_p > 0 && *job.options.top_p <= 1))
     throw UsageError("--top-p must be greater than 0 and at most 1", {}, "for example --top-p 0.95");
   check(job.options);
+  job.ranks = job.rank_request.counts().pp;
+  job.device = resolve_device(job.device, job.ranks).choice;
+  job.backend = resolve_backend(job.backend, job.device);
 }
 
 Tokens read_tokens(const std::vector<std::string>& texts) {
@@ -64,113 +80,20 @@ Tokens read_tokens(const std::vector<std::string>& texts) {
   return tokens;
 }
 
-//! An exported model that maps tokens [batch, time] to logits [batch, time, vocabulary].
-class ExportedLanguageModel {
- public:
-  ExportedLanguageModel(const std::string& file, const std::string& checkpoint)
-      : archive_(std::make_shared<const graph::Pt2Archive>(open_archive(file))),
-        module_(archive_->graph(), tensor_source(archive_, checkpoint)(archive_->graph().slots)) {
-    module_.train(false);
-    const std::vector<graph::GraphInput>& inputs = archive_->graph().inputs;
-    const auto varies = [](const graph::GraphInput& input) { return !input.constant; };
-    const auto input = std::find_if(inputs.begin(), inputs.end(), varies);
-    const std::string what = "generate needs a model whose only input is a tensor of tokens, [batch, time]";
-    if (std::count_if(inputs.begin(), inputs.end(), varies) != 1)
-      throw UsageError(what + "; " + quote(file, 200) + " has " +
-                           counted(std::count_if(inputs.begin(), inputs.end(), varies), "input"),
-                       {}, "export a model that takes only tokens");
-    const auto& meta = archive_->graph().value(input->value).meta;
-    if (!meta || meta->sizes.size() != 2 || !is_integer(meta->dtype))
-      throw UsageError(what, {}, "export a model that takes only tokens");
-    input_ = static_cast<std::size_t>(input - inputs.begin());
-    dtype_ = meta->dtype;
-    batch_ = range_of(meta->sizes[0]).min;
-    time_ = range_of(meta->sizes[1]);
-    const std::vector<std::string> paths = archive_->graph().output_paths();
-    const auto logits = std::find(paths.begin(), paths.end(), "output.logits");
-    output_ = logits == paths.end() ? 0 : static_cast<std::size_t>(logits - paths.begin());
-  }
-
-  //! The logits of the token that follows the last ones that fit into the model.
-  at::Tensor next_logits(const Tokens& tokens) {
-    const auto kept = static_cast<std::ptrdiff_t>(
-        std::min(tokens.size(), static_cast<std::size_t>(std::max<std::int64_t>(time_.max, 1))));
-    Tokens window(tokens.end() - kept, tokens.end());
-    const std::size_t last = window.size() - 1;
-    const bool padded = static_cast<std::int64_t>(window.size()) < time_.min;
-    if (padded) window.resize(static_cast<std::size_t>(time_.min), window.back());
-    const at::Tensor logits = run(window)[0][static_cast<std::int64_t>(last)];
-    if (padded && !checked_) check_causal(window, last, logits);
-    return logits;
-  }
-
- private:
-  struct Range {
-    std::int64_t min = 1, max = std::numeric_limits<std::int64_t>::max();
-  };
-
-  Range range_of(const graph::Dim& dim) const {
-    if (dim.expression.empty()) return {dim.size, dim.size};
-    Range range;
-    for (const graph::SymbolRange& symbol : archive_->graph().symbols) {
-      if (symbol.symbol != dim.expression) continue;
-      range.min = std::max(range.min, symbol.min.value_or(1));
-      range.max = symbol.max.value_or(range.max);
-    }
-    return range;
-  }
-
-  at::Tensor run(const Tokens& window) {
-    const at::NoGradGuard no_grad;
-    std::vector<c10::IValue> leaves;
-    for (const graph::GraphInput& input : archive_->graph().inputs)
-      leaves.push_back(input.constant.value_or(c10::IValue()));
-    leaves[input_] = at::tensor(window, at::kLong).to(dtype_).unsqueeze(0).repeat({batch_, 1});
-    check_tokens(archive_->graph(), leaves);
-    check_inputs(archive_->graph(), leaves);
-    const std::vector<c10::IValue> outputs = module_.run(std::move(leaves));
-    const at::Tensor logits = outputs.at(output_).isTensor() ? outputs[output_].toTensor() : at::Tensor();
-    if (!logits.defined() || logits.dim() != 3 || logits.size(1) != static_cast<std::int64_t>(window.size()))
-      throw UsageError("the output " + quote(archive_->graph().output_paths()[output_]) +
-                           " does not have the shape [batch, time, vocabulary] of logits",
-                       {}, "export a model with such an output, first or named logits");
-    return logits;
-  }
-
-  //! Padding after the last token must not change its logits.
-  void check_causal(Tokens window, std::size_t last, const at::Tensor& logits) {
-    checked_ = true;
-    for (std::size_t i = last + 1; i < window.size(); ++i) window[i] = window[i] == 0 ? 1 : 0;
-    if (at::allclose(run(window)[0][static_cast<std::int64_t>(last)], logits, 1e-4, 1e-5)) return;
-    throw UsageError("the model is not causal: its logits depend on later tokens", {},
-                     "export a causal model, or one with a dynamic time dim");
-  }
-
-  std::shared_ptr<const graph::Pt2Archive> archive_;
-  graph::GraphModule module_;
-  std::size_t input_ = 0, output_ = 0;
-  at::ScalarType dtype_ = at::kLong;
-  std::int64_t batch_ = 1;
-  Range time_;
-  bool checked_ = false;
-};
-
-//! Prompt and continuation, as tokens and, if the model has a vocabulary, as text.
+//! A prompt and what continues it.
 struct Generated {
   Tokens tokens;
-  std::optional<std::string> text{};
+  std::function<std::string(const Tokens&)> decode{};  //!< unset if tokens have no text
 };
 
-Generated generate_exported(const GenerateJob& job) {
+//! Checks files and options once, before ranks start. Returns the prompt.
+Generated prepare_export(const GenerateJob& job) {
   if (job.prompt_tokens.empty())
     throw UsageError("an exported model needs a prompt of tokens", {},
                      "give them with --prompt-tokens 5,17,2");
-  ExportedLanguageModel model(job.model, job.checkpoint);
-  Generated generated{read_tokens(job.prompt_tokens)};
-  at::Generator generator = models::sample_generator(job.options);
-  for (std::int64_t i = 0; i < job.options.tokens; ++i)
-    generated.tokens.push_back(choose_token(model.next_logits(generated.tokens), job.options, generator));
-  return generated;
+  Generated prompt{read_tokens(job.prompt_tokens)};
+  check_staged_export(job.model, job.checkpoint, job.ranks, prompt.tokens);
+  return prompt;
 }
 
 // The vocabulary of the characters of a text does not have all of them.
@@ -183,28 +106,92 @@ void report_dropped(const TrainedGpt& trained, const std::string& prompt, const 
                quote(dropped).c_str());
 }
 
-Generated generate_gpt(const GenerateJob& job) {
+Generated prepare_gpt(const GenerateJob& job) {
   if (job.checkpoint.empty())
     throw UsageError("generate needs a model", {},
                      "give an exported model, or a checkpoint of the built-in GPT with --checkpoint DIR");
-  TrainedGpt trained = load_trained_gpt(job.checkpoint);
-  Tokens prompt = read_tokens(job.prompt_tokens);
-  if (prompt.empty() && !trained.encode)
+  const TrainedGpt trained = open_trained_gpt(job.checkpoint);
+  Generated prompt{read_tokens(job.prompt_tokens), trained.decode};
+  if (prompt.tokens.empty() && !trained.encode)
     throw UsageError("the model was trained on tokens, and its checkpoint names no tokenizer", {},
                      "give tokens: --prompt-tokens 5,17,2");
-  const bool is_text = prompt.empty();
-  if (is_text) prompt = trained.encode(job.prompt);
-  if (prompt.empty())
+  const bool is_text = prompt.tokens.empty();
+  if (is_text) prompt.tokens = trained.encode(job.prompt);
+  if (prompt.tokens.empty())
     throw UsageError("no character of the prompt is in the vocabulary of the model", {},
                      "use characters of the text that it was trained on");
-  if (is_text) report_dropped(trained, job.prompt, prompt);
-  const std::int64_t vocabulary = trained.model->options().vocabulary;
-  for (const std::int64_t token : prompt)
-    if (token >= vocabulary)
-      throw UsageError(str_cat("the token ", token, " is not in the vocabulary of ", vocabulary, " tokens"),
-                       {}, "use smaller numbers, or a text: --prompt TEXT");
-  const Tokens tokens = models::sample(*trained.model, prompt, job.options);
-  return {tokens, trained.decode ? std::optional(trained.decode(tokens)) : std::nullopt};
+  if (is_text) report_dropped(trained, job.prompt, prompt.tokens);
+  check_staged_gpt(trained, job.ranks, prompt.tokens);
+  return prompt;
+}
+
+comm::InitOptions init_options(const GenerateJob& job) {
+  return {.backend = comm::parse_backend(job.backend), .device = device_of(job.device)};
+}
+
+void run_rank(const GenerateJob& job, const comm::World& world, const Tokens& prompt,
+              const std::function<void(std::int64_t)>& on_token) {
+  const auto model = job.built_in() ? staged_gpt(open_trained_gpt(job.checkpoint), world)
+                                    : staged_export(job.model, job.checkpoint, world);
+  generate(*model, prompt, job.options, world, on_token);
+}
+
+//! The command line of a rank, with the prompt as tokens.
+std::vector<std::string> command_line_of(const GenerateJob& job, const Tokens& prompt) {
+  std::vector<std::string> args;
+  if (!job.built_in()) args.push_back(job.model);
+  const auto add = [&](const char* option, const std::string& value) {
+    args.insert(args.end(), {option, value});
+  };
+  if (!job.checkpoint.empty()) add("--checkpoint", job.checkpoint);
+  add("--prompt-tokens", join(prompt, ","));
+  add("--max-tokens", std::to_string(job.options.tokens));
+  add("--temperature", decimal_text(job.options.temperature));
+  if (job.options.top) add("--top-k", std::to_string(*job.options.top));
+  if (job.options.top_p) add("--top-p", decimal_text(*job.options.top_p));
+  add("--seed", std::to_string(job.seed));
+  add("--pp", std::to_string(job.ranks));
+  add("--backend", job.backend);
+  add("--device", job.device == DeviceChoice::Cuda ? "cuda" : "cpu");
+  return args;
+}
+
+//! Runs this process as a rank.
+int run_as_rank(const GenerateJob& job) {
+  const comm::World world = comm::init(init_options(job));
+  const bool last = world.rank().value == world.size() - 1;
+  run_rank(job, world, read_tokens(job.prompt_tokens), [&](std::int64_t token) {
+    if (last) print(str_cat(kTokenLine, token, "\n"));
+  });
+  return 0;
+}
+
+//! Starts the ranks and collects the tokens. Returns the exit code.
+int start_ranks(const GenerateJob& job, Tokens& tokens) {
+  refuse_as_rank("generate");
+  comm::LaunchOptions options = ranks_of("generate", job.ranks, command_line_of(job, tokens));
+  FailureReport failures({.ranks = job.ranks});
+  failures.attach(options);
+  options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view line) {
+    if (failures.take(rank, stream, line)) return;
+    if (stream == comm::OutputStream::Out && line.starts_with(kTokenLine))
+      tokens.push_back(std::atoll(std::string(line.substr(kTokenLine.size())).c_str()));
+    else
+      std::fprintf(stderr, "%s\n", std::string(line).c_str());
+  };
+  return failures.finish(launch(options));
+}
+
+void print_result(const Generated& generated, bool as_json) {
+  const std::optional<std::string> text =
+      generated.decode ? std::optional(generated.decode(generated.tokens)) : std::nullopt;
+  if (!as_json) return print((text ? *text : join(generated.tokens, " ")) + "\n");
+  JsonWriter json;
+  json.begin_object().key("tokens").begin_array();
+  for (const std::int64_t token : generated.tokens) json.value(token);
+  json.end_array();
+  if (text) json.field("text", *text);
+  print(json.end_object().text() + "\n");
 }
 
 }  // namespace
@@ -225,6 +212,10 @@ int generate_command(Arguments& arguments) {
                    "sample only from the most likely tokens whose probabilities reach this sum");
   arguments.flag("--greedy", job.greedy, "always take the most likely token");
   arguments.option("--seed", job.seed, "seed of the random numbers");
+  arguments.option("--ranks", job.rank_request.ranks, "number of ranks (processes); the same as --pp [1]");
+  arguments.option("--pp", job.rank_request.pp, "pipeline-parallel ranks; each has a stage of the model [1]");
+  arguments.option("--backend", job.backend, kBackendHelp);
+  arguments.choice<DeviceChoice>("--device", job.device, kDeviceChoices, kDeviceHelp);
   arguments.parse();
   if (arguments.given("--prompt") && arguments.given("--prompt-tokens"))
     throw UsageError("--prompt and --prompt-tokens are both given", {}, "give one of the two");
@@ -233,18 +224,19 @@ int generate_command(Arguments& arguments) {
     throw UsageError("--prompt is for the built-in GPT: an exported model has no vocabulary", {},
                      "give tokens: --prompt-tokens 5,17,2");
   at::set_num_threads(1);
-  const Generated generated =
-      as_usage([&] { return job.model.empty() ? generate_gpt(job) : generate_exported(job); });
-  if (arguments.json()) {
-    JsonWriter json;
-    json.begin_object().key("tokens").begin_array();
-    for (const std::int64_t token : generated.tokens) json.value(token);
-    json.end_array();
-    if (generated.text) json.field("text", *generated.text);
-    print(json.end_object().text() + "\n");
-    return 0;
+  if (is_rank_of("generate")) return run_as_rank(job);
+  Generated generated = as_usage([&] { return job.built_in() ? prepare_gpt(job) : prepare_export(job); });
+  if (job.ranks > 1) {
+    if (const int code = start_ranks(job, generated.tokens); code != 0) return code;
+  } else {
+    const Tokens prompt = generated.tokens;
+    const auto add = [&](std::int64_t token) { generated.tokens.push_back(token); };
+    as_usage([&] {
+      comm::run_thread_ranks(
+          1, [&](comm::World& world) { run_rank(job, world, prompt, add); }, init_options(job));
+    });
   }
-  print((generated.text ? *generated.text : join(generated.tokens, " ")) + "\n");
+  print_result(generated, arguments.json());
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/paths.h"
 #include "config/settings.h"
+#include "train/preflight/document_inputs.h"
 #include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
 
@@ -103,12 +104,15 @@ train::Vocabulary vocabulary_of(const checkpoint::Checkpoint& checkpoint, const 
   return vocabulary;
 }
 
+std::string text_setting(const StoredSettings& settings, const std::string& name, const std::string& usual) {
+  const auto stored = settings.find(name);
+  return stored == settings.end() ? usual : std::get<std::string>(stored->second);
+}
+
 // Sets how text becomes tokens.
-void set_codec(TrainedGpt& trained, const checkpoint::Checkpoint& checkpoint, const StoredSettings& settings,
-               const std::string& path) {
-  const auto stored = settings.find("tokenizer");
-  const std::string name =
-      stored == settings.end() ? TrainSettings::kCharacters : std::get<std::string>(stored->second);
+void set_codec(TrainedGpt& trained, const StoredSettings& settings, const std::string& path) {
+  const std::string name = text_setting(settings, "tokenizer", TrainSettings::kCharacters);
+  trained.separator = separator_token(text_setting(settings, "document-separator", ""), name);
   if (name != TrainSettings::kCharacters) {
     const train::Tokenizer tokenizer = open_tokenizer(name);
     trained.encode = [tokenizer](const std::string& text) {
@@ -122,7 +126,7 @@ void set_codec(TrainedGpt& trained, const checkpoint::Checkpoint& checkpoint, co
   }
   if (are_token_files(setting<std::string>(settings, "data", path))) return;
   const train::Vocabulary vocabulary =
-      vocabulary_of(checkpoint, settings, trained.model->options().vocabulary, path);
+      vocabulary_of(*trained.weights, settings, trained.options.vocabulary, path);
   trained.encode = [vocabulary](const std::string& text) { return vocabulary.encode(text); };
   trained.decode = [vocabulary](const std::vector<std::int64_t>& tokens) {
     return vocabulary.decode(tokens);
@@ -159,7 +163,7 @@ std::int64_t length_of(const std::string& input, std::int64_t context) {
 }  // namespace
 
 graph::Captured capture_trained_gpt(const std::string& path, const std::string& input) {
-  models::Gpt model = load_trained_gpt(path).model;
+  models::Gpt model = open_trained_gpt(path).load();
   model->eval();
   graph::ModelTensors tensors;
   for (const auto& item : model->named_parameters()) tensors.parameters.push_back({item.key(), item.value()});
@@ -181,20 +185,32 @@ std::string vocabulary_note(const train::Vocabulary& vocabulary) {
   return note;
 }
 
-TrainedGpt load_trained_gpt(const std::string& path) {
-  const auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_checkpoint(path));
-  const StoredSettings settings = stored_settings(*checkpoint, path);
-  const models::GptOptions options = gpt_options(settings, *checkpoint, path);
-  TrainedGpt trained{models::Gpt(options)};
-  set_codec(trained, *checkpoint, settings, path);
-  if (train::adapter_note(*checkpoint)) {
-    models::initialize(*trained.model, options,
-                       static_cast<std::uint64_t>(setting<std::int64_t>(settings, "seed", path)));
-    merge_adapters(*trained.model, checkpoint);
-  } else {
-    checkpoint->load(checkpoint::module_pieces(*trained.model));
-  }
+TrainedGpt open_trained_gpt(const std::string& path) {
+  TrainedGpt trained{std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_checkpoint(path))};
+  const StoredSettings settings = stored_settings(*trained.weights, path);
+  trained.options = gpt_options(settings, *trained.weights, path);
+  trained.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, "seed", path));
+  set_codec(trained, settings, path);
   return trained;
+}
+
+models::Gpt TrainedGpt::load(const std::optional<models::GptPart>& part) const {
+  models::Gpt model(options, part);
+  if (!train::adapter_note(*weights)) {
+    weights->load(checkpoint::module_pieces(*model), {.allow_extra = part.has_value()});
+    return model;
+  }
+  models::initialize(*model, options, seed);
+  if (!part) {
+    merge_adapters(*model, weights);
+    return model;
+  }
+  // The base of adapters is known as a whole.
+  const at::NoGradGuard no_grad;
+  const models::Gpt complete = load();
+  const auto values = complete->named_parameters();
+  for (auto& item : model->named_parameters()) item.value().copy_(values[item.key()]);
+  return model;
 }
 
 }  // namespace penstock::tool

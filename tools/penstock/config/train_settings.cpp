@@ -14,12 +14,15 @@
 #include <penstock/schedule/generate.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 
 namespace penstock::tool {
 namespace {
+
+constexpr std::array kDocumentOptions{"--document-separator", "--no-boundary-targets"};
 
 // On the command line, 0 and the empty text mean that a value is not set.
 template <class T>
@@ -44,6 +47,11 @@ void TrainSettings::declare(Settings& s) {
                        "type of the tokens in .bin files");
   s.add("--tokenizer", tokenizer,
         "how text becomes tokens: characters (only the GPT), bytes, or a tokenizer.json of Hugging Face");
+  s.add("--document-separator", document_separator,
+        "the token that ends a document, as a number or as text of the tokenizer: attention does not cross "
+        "it, and positions restart after it");
+  s.add("--no-boundary-targets", no_boundary_targets,
+        "with --document-separator: no loss for the first token of a document");
   s.add("--vocab", vocabulary, "tokens in the vocabulary of the GPT [that of the data]");
   s.add("--ranks", rank_request.ranks,
         "number of ranks (processes); without --pp, --tp and --dp it sets --pp [2]");
@@ -92,6 +100,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--seed", seed_, "seed for initialization, data order and random numbers");
   s.add("--no-shuffle", no_shuffle,
         "read examples in file order and wrap around at the end, instead of a random order per epoch");
+  s.add("--prefetch", run.prefetch,
+        "passes whose data is loaded ahead, on a thread of its own; 0: load it when it is needed");
   s.add("--drop-last", drop_last, "leave out the last examples of an epoch if they do not fill a batch");
   s.add("--validation", validation, "fraction of the data held out for validation");
   s.add("--validation-data", validation_data, "files for validation, like --data, instead of a fraction");
@@ -170,6 +180,9 @@ void TrainSettings::resolve() {
   if (built_in()) sequence = gpt.context = sequence.value_or(64);
   if (sequence) check_at_least(*sequence, 1, "--seq");
   if (vocabulary) check_at_least(*vocabulary, 1, "--vocab");
+  if (no_boundary_targets && document_separator.empty())
+    throw UsageError("--no-boundary-targets needs --document-separator", {},
+                     "give the token that ends a document");
   run.seed = static_cast<std::uint64_t>(seed_);
   run.checkpoint.keep = count_option(checkpoint_keep_, "--checkpoint-keep");
   gpt.tied = !untied_;
@@ -178,6 +191,7 @@ void TrainSettings::resolve() {
   check_at_least(run.batch, 1, "--batch");
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
+  check_at_least(run.prefetch, 0, "--prefetch");
   recipe.resolve(run);
   weights.resolve(run);
   adapters.resolve();
@@ -350,8 +364,13 @@ std::vector<std::string> TrainSettings::idle_for_data() const {
   if (reads_tokens() && !built_in()) return {"--tokenizer"};
   if (reads_tokens() && !has_tokenizer()) return {"--sample", "--prompt"};
   if (reads_tokens()) return {};
-  if (built_in()) return {"--token-dtype", "--no-shuffle", "--drop-last", "--validation-data"};
-  return {"--token-dtype", "--seq", "--tokenizer"};
+  std::vector<std::string> names{kDocumentOptions.begin(), kDocumentOptions.end()};
+  if (built_in()) {
+    names.insert(names.end(), {"--token-dtype", "--no-shuffle", "--drop-last", "--validation-data"});
+  } else {
+    names.insert(names.end(), {"--token-dtype", "--seq", "--tokenizer"});
+  }
+  return names;
 }
 
 void TrainSettings::refuse_idle(const Settings& settings) const {
@@ -365,6 +384,10 @@ void TrainSettings::refuse_idle(const Settings& settings) const {
       throw UsageError(
           name + " needs text, but the data consists of tokens", {},
           built_in() ? "leave it out, or name the tokenizer with --tokenizer FILE.json" : "leave it out");
+    if (std::find(kDocumentOptions.begin(), kDocumentOptions.end(), name) != kDocumentOptions.end())
+      throw UsageError(name + " is for tokens, but the data has none", {},
+                       "give files of tokens with --data FILE.bin, or a text with --tokenizer bytes or a "
+                       "file tokenizer.json");
     if (name == "--tokenizer")
       throw UsageError("--tokenizer is for text, but --data names tensors", {},
                        "leave it out, or give a text with --data FILE.txt");

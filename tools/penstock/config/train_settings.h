@@ -42,7 +42,9 @@ struct TrainSettings {
   double validation = 0.1, grad_clip = 0;
   std::int64_t max_restarts = 0, sample = 300, eval_every = 0, checkpoint_every = 0;
   std::string prompt = "\n";
-  std::string tokenizer = kCharacters;       //!< or `bytes`, or a file
+  std::string tokenizer = kCharacters;  //!< or `bytes`, or a file
+  std::string document_separator;       //!< a token, as a number or as text; empty: none
+  bool no_boundary_targets = false;
   DeviceChoice device = DeviceChoice::Auto;  //!< Cpu or Cuda after `resolve`
   std::string device_reason;                 //!< one line, set by `resolve`
   std::optional<int> local_ranks;            //!< ranks of this machine; by default all

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/paths.h"
+#include "train/preflight/document_inputs.h"
 #include "train/preflight/model_checks.h"
 #include "train/preflight/training_data.h"
 
@@ -77,13 +78,17 @@ GptData token_gpt_data(const TrainSettings& request) {
     data.origin = training_text(request.data).origin;
   const char* const input = "tokens";
   data.vocabulary = request.vocabulary.value();
-  const auto table = open_sequences(request, request.data, request.gpt.context, input);
+  std::optional<train::DocumentOptions> documents = document_options(request);
+  if (documents) documents->tensors["positions"] = {train::DocumentTensor::Positions};
+  const auto table = open_sequences(request, request.data, {request.gpt.context, input, {}, documents});
   data.tokens = open_tokens(request, request.data)->size();
   train::TensorDataOptions options = epoch_options(request);
   options.positional = {input};
+  if (documents) options.keywords = {"positions"};
   options.tokens_per_row = request.gpt.context;
   if (request.run.eval_every && !request.validation_data.empty())
-    options.validation = open_sequences(request, request.validation_data, request.gpt.context, input);
+    options.validation =
+        open_sequences(request, request.validation_data, {request.gpt.context, input, {}, documents});
   data.source = train::tensor_data(table, options);
   if (!request.has_tokenizer()) return data;
   const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
@@ -139,23 +144,21 @@ GptData gpt_data(const TrainSettings& request) {
 }
 
 std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
-                                                         const std::string& data, std::int64_t length,
-                                                         const std::string& input) {
-  return train::sequence_table(open_tokens(request, data),
-                               {.length = length, .input = input, .vocabulary = request.vocabulary});
+                                                         const std::string& data,
+                                                         train::SequenceOptions options) {
+  options.vocabulary = request.vocabulary;
+  return train::sequence_table(open_tokens(request, data), options);
 }
 
 std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
                                                          const train::ArchiveModel& model,
                                                          const std::string& data) {
-  const graph::Graph& graph = model.archive->graph();
-  std::vector<const graph::Value*> inputs;
+  std::optional<train::DocumentOptions> documents = document_options(request);
+  const LanguageInputs all = language_inputs(model.archive->graph(), documents.has_value());
+  const std::vector<const graph::Value*>& inputs = all.others;
   std::vector<std::string> names;
-  for (const graph::GraphInput& input : graph.inputs) {
-    if (input.constant) continue;
-    inputs.push_back(&graph.value(input.value));
-    names.push_back(quote(inputs.back()->name));
-  }
+  for (const graph::Value* const input : inputs) names.push_back(quote(input->name));
+  if (documents) documents->tensors = all.documents;
   if (request.recipe.loss != train::LossKind::CrossEntropy)
     throw UsageError(
         str_cat("the target of a token is the next one, but --loss is ", to_string(request.recipe.loss)), {},
@@ -178,7 +181,8 @@ std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& re
     throw UsageError(
         str_cat("the model takes sequences of ", size.size, " tokens, but --seq is ", *request.sequence), {},
         str_cat("leave it out, or use --seq ", size.size, ", or export the model with a dynamic length"));
-  return open_sequences(request, data, request.sequence.value_or(size.size), inputs[0]->name);
+  return open_sequences(request, data,
+                        {request.sequence.value_or(size.size), inputs[0]->name, {}, documents});
 }
 
 void check_vocabulary(const TrainSettings& request, const std::string& data, std::int64_t vocabulary) {
@@ -204,7 +208,7 @@ void check_vocabulary(const TrainSettings& request, const std::string& data, std
 }
 
 std::int64_t sequence_length(const train::TensorTable& table) {
-  return table.columns().begin()->second.shape[1];
+  return table.columns().at("target").shape[1];
 }
 
 void resolve_vocabulary(TrainSettings& request) {

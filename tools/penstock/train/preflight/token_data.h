@@ -40,13 +40,13 @@ GptData gpt_data(const TrainSettings& request);
 //! Opens `bytes` or a file. Throws UsageError for anything else.
 train::Tokenizer open_tokenizer(const std::string& name);
 
-//! Opens the sequences of `data` as a table with the tensors `input` and `target`. Requires
+//! Opens the sequences of `data` as a table, with the vocabulary of the request. Requires
 //! `request.reads_tokens()`.
 std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
-                                                         const std::string& data, std::int64_t length,
-                                                         const std::string& input);
-//! The same for an exported model, with tensors named after its input. Throws UsageError if the model does
-//! not take a batch of sequences as its only input.
+                                                         const std::string& data,
+                                                         train::SequenceOptions options);
+//! The same for an exported model, with tensors named after its inputs. Throws UsageError if the model does
+//! not take a batch of sequences as its only input, apart from inputs that describe documents.
 std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
                                                          const train::ArchiveModel& model,
                                                          const std::string& data);

@@ -26,7 +26,7 @@ const std::set<std::string>& uncompared() {
                                            "trace",         "profile",      "output",
                                            "sample",        "prompt",       "dashboard",
                                            "steps",         "init",         "init-rename",
-                                           "init-partly"};
+                                           "init-partly",   "prefetch"};
   return names;
 }
 

@@ -6,6 +6,7 @@
 #include "commands/trained_gpt.h"
 #include "train/display/train_display.h"
 #include "train/lora/gpt_adapters.h"
+#include "train/preflight/document_inputs.h"
 #include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
 #include "train/rank/training_hook.h"
@@ -32,7 +33,10 @@ std::string sample_of(const TrainSettings& request, const GptData& data, const t
   }
   std::vector<std::int64_t> prompt = data.encode(request.prompt);
   if (prompt.empty()) prompt = {0};
-  const models::SampleOptions options{.tokens = request.sample, .seed = request.run.seed};
+  const models::SampleOptions options{
+      .tokens = request.sample,
+      .seed = request.run.seed,
+      .separator = separator_token(request.document_separator, request.tokenizer)};
   return data.decode(models::sample(*model, prompt, options));
 }
 

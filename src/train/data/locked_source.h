@@ -1,0 +1,46 @@
+// A data source for several threads of a rank, of which one calls it at a time.
+#pragma once
+
+#include <penstock/train/data.h>
+
+#include <mutex>
+
+namespace penstock::train {
+
+//! Forwards every call to a source under a lock, so that the source need not be thread-safe.
+class LockedSource : public DataSource {
+ public:
+  //! `source` must outlive this object.
+  explicit LockedSource(const DataSource& source) : source_(source) {}
+
+  Batch training(std::int64_t step, std::int64_t batch, Rows rows) const override {
+    const std::lock_guard lock(mutex_);
+    return source_.training(step, batch, rows);
+  }
+  std::int64_t training_rows(std::int64_t step, std::int64_t batch) const override {
+    const std::lock_guard lock(mutex_);
+    return source_.training_rows(step, batch);
+  }
+  c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
+    const std::lock_guard lock(mutex_);
+    return source_.training_target(step, batch);
+  }
+  std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
+    const std::lock_guard lock(mutex_);
+    return source_.steps_of(epochs, batch);
+  }
+  std::int64_t validation_rows() const override {
+    const std::lock_guard lock(mutex_);
+    return source_.validation_rows();
+  }
+  Batch validation(Rows rows) const override {
+    const std::lock_guard lock(mutex_);
+    return source_.validation(rows);
+  }
+
+ private:
+  const DataSource& source_;
+  mutable std::mutex mutex_;
+};
+
+}  // namespace penstock::train

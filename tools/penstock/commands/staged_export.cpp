@@ -1,0 +1,184 @@
+// An exported language model over ranks: each token is a forward pass of the pipeline over the last tokens
+// that fit into the model.
+#include "base/text.h"
+#include "commands/language_model.h"
+#include "commands/trained_weights.h"
+#include "train/preflight/model_checks.h"
+
+#include <penstock/base/error.h>
+#include <penstock/graph/graph_module.h>
+#include <penstock/pipe/pipe.h>
+#include <penstock/runtime/pipeline.h>
+#include <penstock/schedule/generate.h>
+#include <penstock/value/tree.h>
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace penstock::tool {
+namespace {
+
+struct LengthRange {
+  std::int64_t min = 1, max = std::numeric_limits<std::int64_t>::max();
+};
+
+LengthRange length_range(const graph::Graph& graph, const graph::Dim& dim) {
+  if (dim.expression.empty()) return {dim.size, dim.size};
+  LengthRange range;
+  for (const graph::SymbolRange& symbol : graph.symbols) {
+    if (symbol.symbol != dim.expression) continue;
+    range.min = std::max(range.min, symbol.min.value_or(1));
+    range.max = symbol.max.value_or(range.max);
+  }
+  return range;
+}
+
+//! How a model that maps tokens [batch, time] to logits [batch, time, vocabulary] takes and returns them.
+class TokenModel {
+ public:
+  TokenModel(graph::Graph graph, const std::string& file) : graph_(std::move(graph)) {
+    const std::vector<graph::GraphInput>& inputs = graph_.inputs;
+    const auto varies = [](const graph::GraphInput& input) { return !input.constant; };
+    const auto input = std::find_if(inputs.begin(), inputs.end(), varies);
+    const std::string what = "generate needs a model whose only input is a tensor of tokens, [batch, time]";
+    if (std::count_if(inputs.begin(), inputs.end(), varies) != 1)
+      throw UsageError(what + "; " + quote(file, 200) + " has " +
+                           counted(std::count_if(inputs.begin(), inputs.end(), varies), "input"),
+                       {}, "export a model that takes only tokens");
+    const auto& meta = graph_.value(input->value).meta;
+    if (!meta || meta->sizes.size() != 2 || !is_integer(meta->dtype))
+      throw UsageError(what, {}, "export a model that takes only tokens");
+    input_ = static_cast<std::size_t>(input - inputs.begin());
+    dtype_ = meta->dtype;
+    batch_ = length_range(graph_, meta->sizes[0]).min;
+    time_ = length_range(graph_, meta->sizes[1]);
+    const std::vector<std::string> paths = graph_.output_paths();
+    const auto logits = std::find(paths.begin(), paths.end(), "output.logits");
+    output_ = logits == paths.end() ? 0 : static_cast<std::size_t>(logits - paths.begin());
+  }
+
+  const graph::Graph& graph() const { return graph_; }
+
+  struct Window {
+    Tokens tokens;          //!< the last tokens that fit, padded to the smallest length of the model
+    std::int64_t last = 0;  //!< the index of the last token of the text
+    bool is_padded() const { return last + 1 < static_cast<std::int64_t>(tokens.size()); }
+  };
+  Window window_of(const Tokens& text) const {
+    const auto kept = static_cast<std::ptrdiff_t>(
+        std::min(text.size(), static_cast<std::size_t>(std::max<std::int64_t>(time_.max, 1))));
+    Window window{Tokens(text.end() - kept, text.end()), kept - 1};
+    if (kept < time_.min) window.tokens.resize(static_cast<std::size_t>(time_.min), window.tokens.back());
+    return window;
+  }
+
+  //! The inputs of the graph. Throws UsageError if the model does not take these tokens.
+  std::vector<c10::IValue> leaves_of(const Tokens& window) const {
+    std::vector<c10::IValue> leaves;
+    for (const graph::GraphInput& input : graph_.inputs)
+      leaves.push_back(input.constant.value_or(c10::IValue()));
+    leaves[input_] = at::tensor(window, at::kLong).to(dtype_).unsqueeze(0).repeat({batch_, 1});
+    check_tokens(graph_, leaves);
+    check_inputs(graph_, leaves);
+    return leaves;
+  }
+
+  //! The logits of the first row.
+  at::Tensor logits_of(const c10::IValue& output, std::size_t length) const {
+    const c10::IValue leaf = value::flatten(output).leaves.at(output_);
+    const at::Tensor logits = leaf.isTensor() ? leaf.toTensor() : at::Tensor();
+    if (!logits.defined() || logits.dim() != 3 || logits.size(1) != static_cast<std::int64_t>(length))
+      throw UsageError("the output " + quote(graph_.output_paths()[output_]) +
+                           " does not have the shape [batch, time, vocabulary] of logits",
+                       {}, "export a model with such an output, first or named logits");
+    return logits[0];
+  }
+
+ private:
+  graph::Graph graph_;
+  std::size_t input_ = 0, output_ = 0;
+  at::ScalarType dtype_ = at::kLong;
+  std::int64_t batch_ = 1;
+  LengthRange time_;
+};
+
+pipe::Pipe split_model(const OpenedModel& opened, int ranks) {
+  return {opened.graph, opened.source, pipe::Balanced{ranks, pipe::BalanceBy::Parameters}};
+}
+
+class StagedExport : public LanguageModel {
+ public:
+  StagedExport(const OpenedModel& opened, const std::string& file, const comm::World& world)
+      : model_(opened.graph, file),
+        device_(world.device()),
+        rank_(world.rank().value),
+        last_rank_(world.size() - 1),
+        pipe_(split_model(opened, world.size())) {
+    const runtime::PipelineStage stage = pipe_.build_stage(StageId(rank_), device_, world.group());
+    const schedule::ScheduleShape shape{world.size(), 1, /*microbatches=*/1};
+    pipeline_ = std::make_unique<runtime::PipelineSchedule>(
+        std::vector{stage}, make_schedule(schedule::ScheduleKind::GPipe, shape), pipe_.pipeline_options());
+  }
+
+  at::Tensor next_logits(const Tokens& text) override {
+    const TokenModel::Window window = model_.window_of(text);
+    const at::Tensor all = run(window.tokens);
+    const at::Tensor logits = all.defined() ? all[window.last] : all;
+    if (window.is_padded() && !checked_) check_causal(window, logits);
+    return logits;
+  }
+
+ private:
+  //! The logits of all tokens, on the last rank.
+  at::Tensor run(const Tokens& window) {
+    std::vector<c10::IValue> leaves = model_.leaves_of(window);
+    for (c10::IValue& leaf : leaves)
+      leaf = value::map_tensors(leaf, [&](const at::Tensor& tensor) { return tensor.to(device_); });
+    const c10::IValue tree = value::unflatten(leaves, model_.graph().input_structure);
+    value::Args args;
+    value::Kwargs kwargs;
+    if (rank_ == 0) args = tree.toTupleRef().elements()[0].toTupleRef().elements().vec();
+    for (const auto& entry : tree.toTupleRef().elements()[1].toGenericDict())
+      kwargs.insert_or_assign(entry.key().toStringRef(), entry.value());
+    const runtime::StepResult result = pipeline_->eval(args, {}, {.kwargs = kwargs});
+    return rank_ == last_rank_ ? model_.logits_of(result.outputs, window.size()) : at::Tensor();
+  }
+
+  //! Padding after the last token must not change its logits.
+  void check_causal(const TokenModel::Window& window, const at::Tensor& logits) {
+    checked_ = true;
+    Tokens changed = window.tokens;
+    for (auto i = static_cast<std::size_t>(window.last) + 1; i < changed.size(); ++i)
+      changed[i] = changed[i] == 0 ? 1 : 0;
+    const at::Tensor other = run(changed);
+    if (!other.defined() || at::allclose(other[window.last], logits, 1e-4, 1e-5)) return;
+    throw UsageError("the model is not causal: its logits depend on later tokens", {},
+                     "export a causal model, or one with a dynamic time dim");
+  }
+
+  TokenModel model_;
+  at::Device device_;
+  int rank_, last_rank_;
+  pipe::Pipe pipe_;
+  std::unique_ptr<runtime::PipelineSchedule> pipeline_;
+  bool checked_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LanguageModel> staged_export(const std::string& model, const std::string& checkpoint,
+                                             const comm::World& world) {
+  return std::make_unique<StagedExport>(open_with_weights(model, checkpoint, ""), model, world);
+}
+
+void check_staged_export(const std::string& model, const std::string& checkpoint, int ranks,
+                         const Tokens& prompt) {
+  const OpenedModel opened = open_with_weights(model, checkpoint, "");
+  const TokenModel tokens(opened.graph, model);
+  tokens.leaves_of(tokens.window_of(prompt).tokens);
+  split_model(opened, ranks);
+}
+
+}  // namespace penstock::tool

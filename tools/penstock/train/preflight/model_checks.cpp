@@ -305,6 +305,11 @@ void check_target(const at::Tensor& target, std::int64_t rows, const graph::Valu
 }
 
 void check_probabilities(const at::Tensor& target, train::LossKind loss) {
+  const auto rounded = [](const at::Tensor& numbers) {
+    std::string text;
+    append_rounded(text, numbers[0].item<double>(), 6);
+    return text;
+  };
   const bool classes = loss == train::LossKind::CrossEntropy && at::isFloatingType(target.scalar_type());
   if ((!classes && loss != train::LossKind::Bce) || target.numel() == 0) return;
   const at::Tensor values = target.to(at::kDouble);
@@ -312,7 +317,7 @@ void check_probabilities(const at::Tensor& target, train::LossKind loss) {
                                   ", or train with --loss mse", classes ? ", or --loss bce" : "");
   const at::Tensor outside = values.masked_select((values >= 0).logical_and(values <= 1).logical_not());
   if (outside.numel() > 0)
-    throw UsageError("'target' contains " + decimal_text(outside[0].item<double>()) + ", but --loss " +
+    throw UsageError("'target' contains " + rounded(outside) + ", but --loss " +
                          std::string(to_string(loss)) + " takes probabilities" +
                          (classes ? " if the target has the shape of the output" : ""),
                      {}, use);
@@ -322,8 +327,7 @@ void check_probabilities(const at::Tensor& target, train::LossKind loss) {
   const at::Tensor sums = values.sum(at::IntArrayRef{-1}, /*keepdim=*/false);
   const at::Tensor wrong = sums.masked_select((sums - 1).abs() > tolerance);
   if (wrong.numel() > 0)
-    throw UsageError("'target' has a row of probabilities whose sum is " +
-                         decimal_text(wrong[0].item<double>()) +
+    throw UsageError("'target' has a row of probabilities whose sum is " + rounded(wrong) +
                          ", but --loss cross_entropy needs a sum of 1",
                      {}, use + " for several labels per row");
 }

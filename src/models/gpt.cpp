@@ -182,7 +182,8 @@ at::Tensor GptImpl::forward(const at::Tensor& x, const at::Tensor& positions) {
                              " tokens, not the shape ", format_shape(positions.sizes())));
   // Blocks that are recomputed need it after this call.
   return run(x, nullptr,
-             std::make_shared<const PackedDocuments>(positions, document_mask(positions).unsqueeze(1)));
+             std::make_shared<const PackedDocuments>(
+                 PackedDocuments{positions, document_mask(positions).unsqueeze(1)}));
 }
 
 at::Tensor GptImpl::forward(const at::Tensor& x, KeyValueCache& cache) {

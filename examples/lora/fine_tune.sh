@@ -20,14 +20,14 @@ cd "$directory"
 #    have gradients and optimizer states, and only they are in checkpoints. --dry-run shows how many parameters are trained, the
 #    stages, and the memory of each rank, and starts nothing.
 recipe=(model.pt2 --data data.safetensors --lora 'model.layers.*.self_attn,model.layers.*.mlp.*_proj' --lora-rank 8 --lora-alpha 16
-  --lora-dropout 0.05 --lr 0.01 --batch 16 --steps 400 --microbatches 2 --checkpoint checkpoints --checkpoint-every 50 --log-json log.jsonl)
+  --lora-dropout 0.05 --lr 0.01 --batch 16 --steps 200 --microbatches 2 --checkpoint checkpoints --checkpoint-every 50 --log-json log.jsonl)
 "$penstock" train "${recipe[@]}" --pp 2 --dp 2 --dry-run
 
 # 3. Train over 2 x 2 ranks: two pipeline stages, two replicas. Watch the run with `tensorboard --logdir tensorboard`, with
 #    --dashboard, or in its log, as here.
 "$penstock" train "${recipe[@]}" --pp 2 --dp 2 --tensorboard tensorboard > first.txt &
 run=$!
-until [ -s log.jsonl ] && [ "$(wc -l < log.jsonl)" -ge 20 ]; do
+until [ -s log.jsonl ] && [ "$(wc -l < log.jsonl)" -ge 10 ]; do
   kill -0 "$run" 2> /dev/null || { echo "the run ended too early"; cat first.txt; exit 1; }
   sleep 0.1
 done

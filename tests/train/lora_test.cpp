@@ -286,6 +286,17 @@ TEST(TrainLora, AdaptsEveryFormOfALinearLayer) {
   EXPECT_TRUE(at::allclose(got, expected, 1e-4, 1e-5)) << got << expected;
 }
 
+TEST(TrainLora, RefusesScaledProducts) {
+  const graph::ModelTensors tensors{{{"layer.weight", at::randn({4, 5})}, {"layer.bias", at::randn({5})}},
+                                    {}};
+  const auto forward = [&](const value::Args& args, const value::Kwargs&) {
+    return c10::IValue(
+        at::addmm(tensors.parameters[1].tensor, args[0].toTensor(), tensors.parameters[0].tensor, 1, 0.5));
+  };
+  const graph::Captured captured = graph::capture(forward, tensors, {at::randn({2, 4})});
+  EXPECT_ERROR(add_adapters(captured.graph, {.patterns = {"layer"}}), UsageError, "its product is scaled");
+}
+
 TEST(TrainLora, RefusesWhatCannotBeAdapted) {
   const auto refused = [](const LoraOptions& lora, const std::string& text) {
     EXPECT_ERROR(archive_model({.file = recipe_file("language.pt2"), .lora = lora}), UsageError, text);

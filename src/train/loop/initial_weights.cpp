@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/weights.h>
+#include <penstock/train/adapters.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <algorithm>
@@ -75,6 +76,9 @@ std::vector<std::string> load_initial_weights(const InitialWeights& weights,
 
 void check_initial_weights(const InitialWeights& weights, const std::vector<checkpoint::Piece>& pieces) {
   const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
+  if (adapter_note(opened))
+    throw UsageError(quote(weights.path.string(), 200) + " contains only the adapters of a run with LoRA", {},
+                     "merge them into the exported model and train that, or resume the run");
   if (pieces.empty()) return;
   InitialWeights partial = weights;
   partial.allow_partial = true;

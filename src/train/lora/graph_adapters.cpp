@@ -38,6 +38,13 @@ struct AdapterValues {
                    "leave its module out of the patterns");
 }
 
+// Whether a node multiplies its product by a number, by which a merged weight would be multiplied, too.
+bool scales_product(const Node& node) {
+  if (node.name() != "aten::addmm" || node.args.size() < 5) return false;
+  const c10::IValue* const alpha = node.args[4].constant();
+  return alpha != nullptr && alpha->isScalar() && alpha->toScalar().toDouble() != 1;
+}
+
 void check_layer(const Graph& graph, const graph::Slot& slot, const std::set<std::size_t>& tables,
                  std::size_t index, const std::set<std::string>& modules) {
   const std::string& name = slot.names[0];
@@ -104,6 +111,7 @@ class Rewriting {
       };
       if (std::none_of(slot.names.begin(), slot.names.end(), is_selected)) continue;
       check_layer(graph_, slot, tables, index, adapted);
+      if (scales_product(graph_.nodes[use->node])) refuse_layer(slot.names[0], "its product is scaled");
       adapted.insert(parallel::parent_path(slot.names[0]));
       add_adapter(index, *use);
     }

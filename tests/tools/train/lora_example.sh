@@ -11,8 +11,8 @@ trap 'rm -rf "$dir"' EXIT
 
 fail() { echo "$1"; tail -n 30 "$dir/said"; exit 1; }
 grep -q '^trained  *[0-9]* of [0-9]* parameters' "$dir/said" || fail "the dry run does not count trained parameters"
-grep -q '^stopped by SIGINT after step [0-9]* of 400' "$dir/said" || fail "the run was not stopped"
-grep -q '^loss .* at step 400' "$dir/said" || fail "the run did not go on to step 400"
+grep -q '^stopped by SIGINT after step [0-9]* of 200' "$dir/said" || fail "the run was not stopped"
+grep -q '^loss .* at step 200' "$dir/said" || fail "the run did not go on to step 200"
 grep -q '^[0-9]* parameters in 28 adapters; loss' "$dir/said" || fail "Python did not read the result"
 grep -q '^3 5 7 ' "$dir/said" || fail "nothing was generated"
 ls "$dir"/run/tensorboard/events.* > /dev/null || fail "there are no event files"

@@ -175,7 +175,7 @@ TEST(ToolTrainLora, RefusesBadInput) {
   Words resumed = with({"--resume"});
   expect_refused(resumed, "contains only the adapters");
   expect_refused(with({"--resume", "--lora=layers", "--lora-rank=2"}), "adapters of another kind");
-  expect_refused(language({"--init", dir / "run"}), "missing");
+  expect_refused(language({"--init", dir / "run"}), "contains only the adapters of a run with LoRA");
 }
 
 }  // namespace

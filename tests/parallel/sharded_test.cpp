@@ -189,7 +189,7 @@ TEST(ParallelShardedModel, StoresOnlyShardsOfWhatIsSharded) {
       SmallGpt model;
       const auto elements = static_cast<double>(elements_of(model->parameters()));
       parallel::Sharded sharded =
-          fully_shard(model, world.group(), {.storage = expected.storage}, blocks_of(model));
+          parallel::fully_shard(model, world.group(), {.storage = expected.storage}, blocks_of(model));
       torch::optim::AdamW optimizer = adamw(sharded.parameters());
       for (int step = 0; step < 2; ++step) {
         optimizer.zero_grad();
@@ -208,7 +208,7 @@ TEST(ParallelShardedModel, StoresOnlyShardsOfWhatIsSharded) {
       }
       const auto check = [&](const std::vector<at::Tensor>& tensors, double bytes) {
         const double stored = static_cast<double>(stored_bytes(tensors)) / elements;
-        CHECK_THAT(stored > 0.98 * bytes && stored < 1.02 * bytes);  // shards are padded
+        CHECK_THAT(stored > 0.9 * bytes && stored < 1.02 * bytes);  // shards are padded
       };
       check(parameters, expected.parameters);
       check(gradients, expected.gradients);
@@ -237,18 +237,15 @@ TEST(ParallelShardedModel, RanksWithoutElementsGatherStoredParameters) {
   };
   train(dense, dense->parameters(), [&](TwoOutputs& model) { return model->forward(x); });
   for (const ParameterStorage storage : kShardedStorages) {
-    comm::run_thread_ranks(5, [&](comm::World& world) {
+    comm::run_thread_ranks(7, [&](comm::World& world) {
       TwoOutputs model{nullptr};
       {
         static std::mutex seeding;  // the default generator belongs to all threads
         const std::lock_guard lock(seeding);
         model = TwoOutputs();
       }
-      parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {.storage = storage},
-                                                        {model->first.ptr(), model->second.ptr()});
-      int empty = 0;
-      for (const parallel::ShardedParameter& item : sharded.shards()) empty += item.shard.numel() == 0;
-      CHECK_THAT(empty > 0 || world.rank().value < 4);
+      parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {.storage = storage});
+      CHECK_SAME(sharded.parameters().empty(), world.rank().value == 6);
       train(model, sharded.parameters(), [&](TwoOutputs& called) { return runtime::call(called, x); });
       expect_near("parameter", sharded.gather_parameters(), copies(*dense));
     });
@@ -261,7 +258,8 @@ TEST(ParallelShardedModel, StoredParametersAreGatheredOncePerReduction) {
        {ParameterStorage::ShardGradients, ParameterStorage::ShardOptimizer}) {
     comm::run_thread_ranks(4, [&](comm::World& world) {
       SmallGpt model;
-      parallel::Sharded sharded = fully_shard(model, world.group(), {.storage = storage}, blocks_of(model));
+      parallel::Sharded sharded =
+          parallel::fully_shard(model, world.group(), {.storage = storage}, blocks_of(model));
       const int units = static_cast<int>(blocks_of(model).size()) + 1;
       torch::optim::SGD optimizer(sharded.parameters(), 0.1);
       for (int step = 0; step < 2; ++step) {
@@ -385,25 +383,28 @@ TEST(ParallelShardedModel, KeepsAtMostAllowedUnitsUnsharded) {
 
 TEST(ParallelShardedModel, ComputesInBfloat16WithFloat32Shards) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain);
-  comm::run_thread_ranks(2, [&](comm::World& world) {
-    SmallGpt model;
-    parallel::ShardOptions options;
-    options.compute_as = at::kBFloat16;
-    options.reduce_as = at::kFloat;
-    parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
-    const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
-    const Traffic traffic(world);
-    const at::Tensor logits = runtime::call(model, own.inputs);
-    CHECK_THAT(logits.scalar_type() == at::kBFloat16);
-    const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
-    loss.backward();
-    expect_near("loss", mean_of(world, loss), dense.losses[0], 2e-2);
-    expect_near("gradient of", sharded.gather_gradients(), dense.gradients, 2e-2);
-    for (const at::Tensor& shard : sharded.parameters()) {
-      CHECK_THAT(shard.scalar_type() == at::kFloat);
-      CHECK_THAT(shard.grad().scalar_type() == at::kFloat);
-    }
-  });
+  for (const ParameterStorage storage : kShardedStorages) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
+      SmallGpt model;
+      parallel::ShardOptions options;
+      options.storage = storage;
+      options.compute_as = at::kBFloat16;
+      options.reduce_as = at::kFloat;
+      parallel::Sharded sharded = fully_shard(model, world.group(), options, blocks_of(model));
+      const Tokens own = tokens_of(kGptRows, 0).shard(world.rank().value, 2);
+      const Traffic traffic(world);
+      const at::Tensor logits = runtime::call(model, own.inputs);
+      CHECK_THAT(logits.scalar_type() == at::kBFloat16);
+      const at::Tensor loss = loss_of(logits.to(at::kFloat), own.targets);
+      loss.backward();
+      expect_near("loss", mean_of(world, loss), dense.losses[0], 2e-2);
+      expect_near("gradient of", sharded.gather_gradients(), dense.gradients, 2e-2);
+      for (const at::Tensor& shard : sharded.parameters()) {
+        CHECK_THAT(shard.scalar_type() == at::kFloat);
+        CHECK_THAT(shard.grad().scalar_type() == at::kFloat);
+      }
+    });
+  }
 }
 
 // Corresponds to FSDP2's MixedPrecisionPolicy(param_dtype, output_dtype, cast_forward_inputs); compared with
@@ -555,30 +556,34 @@ TEST(ParallelShardedModel, FailureLeavesNoState) {
   SmallGpt dense;
   const Tokens all = tokens_of(kGptRows, 0);
   loss_of(dense(all.inputs), all.targets).backward();
-  comm::run_thread_ranks(2, [&](comm::World& world) {
-    SmallGpt model;
-    parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {}, blocks_of(model));
-    const Tokens own = all.shard(world.rank().value, 2);
-    const auto throws = [](const std::function<void()>& body) {
-      try {
-        body();
-      } catch (const std::exception&) {
-        return true;
-      }
-      return false;
-    };
-    // Fails in the forward (an invalid token), then in the backward, after the blocks have been reduced.
-    CHECK_THAT(throws([&] { runtime::call(model, own.inputs + kVocabulary); }));
-    const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
-    const auto handle = model->position.register_hook(
-        [](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
-    CHECK_THAT(throws([&] { loss.backward(); }));
-    model->position.remove_hook(handle);
-    for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
-    for (const at::Tensor& shard : sharded.parameters()) CHECK_THAT(!shard.grad().defined());
-    loss_of(runtime::call(model, own.inputs), own.targets).backward();
-    expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
-  });
+  for (const ParameterStorage storage : kShardedStorages) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
+      SmallGpt model;
+      parallel::Sharded sharded =
+          parallel::fully_shard(model, world.group(), {.storage = storage}, blocks_of(model));
+      const Tokens own = all.shard(world.rank().value, 2);
+      const auto throws = [](const std::function<void()>& body) {
+        try {
+          body();
+        } catch (const std::exception&) {
+          return true;
+        }
+        return false;
+      };
+      // Fails in the forward (an invalid token), then in the backward, after the blocks have been reduced.
+      CHECK_THAT(throws([&] { runtime::call(model, own.inputs + kVocabulary); }));
+      const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets);
+      const auto handle = model->position.register_hook(
+          [](const at::Tensor&) { throw std::runtime_error("broken on purpose"); });
+      CHECK_THAT(throws([&] { loss.backward(); }));
+      model->position.remove_hook(handle);
+      for (const at::Tensor& parameter : model->parameters())
+        CHECK_THAT(storage != ParameterStorage::Shard || parameter.numel() == 0);
+      for (const at::Tensor& shard : sharded.parameters()) CHECK_THAT(!shard.grad().defined());
+      loss_of(runtime::call(model, own.inputs), own.targets).backward();
+      expect_near("gradient of", sharded.gather_gradients(), gradient_copies(*dense));
+    });
+  }
 }
 
 TEST(ParallelShardedModel, EvaluatesWithLatestParameters) {

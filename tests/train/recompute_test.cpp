@@ -79,7 +79,7 @@ TEST(TrainRecompute, CombinesWithOtherFeatures) {
   }
   SCOPED_TRACE("frozen, validation");
   RunOptions options = short_run({1, 1, 1, 2, "GPipe"});
-  options.parameters.freeze = {"token", "position", "blocks.0"};
+  options.parameters.freeze = {"token", "blocks.0"};
   options.eval_every = 1;
   expect_bitwise(options, 0.1);
 }

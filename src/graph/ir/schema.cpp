@@ -107,6 +107,8 @@ bool constant_fits(const IValue& constant, const c10::Type& type) {
       return constant.isString();
     case TypeKind::DeviceObjType:
       return constant.isDevice();
+    case TypeKind::CapsuleType:
+      return constant.isCapsule();
     case TypeKind::GeneratorType:
       return constant.isNone();
     case TypeKind::ComplexType:

@@ -38,7 +38,10 @@ std::vector<InseparableRange> shared_memory_ranges(const Graph& graph) {
     bool outside = false, trained = false;
     std::vector<std::string> slots;
   };
-  std::vector<Use> uses(graph.values.size() + 1);
+  std::size_t storages = 0;  // those of a stage keep the numbers of the unsplit graph
+  for (const Value& value : graph.values)
+    if (value.storage) storages = std::max(storages, static_cast<std::size_t>(*value.storage) + 1);
+  std::vector<Use> uses(storages);
   const auto use_of = [&](ValueId id) -> Use* {
     const std::optional<std::int32_t> storage = graph.value(id).storage;
     return storage ? &uses[static_cast<std::size_t>(*storage)] : nullptr;

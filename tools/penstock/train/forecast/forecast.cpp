@@ -209,7 +209,7 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
   using train::Sharding;
   const Sharding sharding = run.parallel.sharding;
   const bool sharded = sharding == Sharding::Full;
-  const auto shard_of = [&](std::int64_t count) { return (count + run.parallel.dp - 1) / run.parallel.dp; };
+  const std::int64_t shards = sharding == Sharding::None ? 1 : run.parallel.dp;
   const bool has_copies = run.parameter_dtype == train::ParameterDtype::Bfloat16;
   const int gathered_part = has_copies ? 2 : 1;  // of the bytes in float32
   costs.parameter_bytes = costs.gradient_bytes = 0;
@@ -219,7 +219,7 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     if (slot.kind == graph::Slot::Kind::Constant) continue;
     const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
     const std::int64_t full = elements.at(static_cast<std::size_t>(stage.slots.at(i)));
-    const std::int64_t shard = sharding == Sharding::None ? full : shard_of(full);
+    const std::int64_t shard = (full + shards - 1) / shards;
     // With copies, the stored parameters are those in bfloat16, next to the shards of the master weights.
     const std::int64_t stored = parameter && (sharded || has_copies) ? shard : full;
     costs.parameter_bytes += bytes_of(graph, slot, stored);

@@ -15,7 +15,7 @@ const std::string kDdp = PENSTOCK_EXAMPLES "/example_ddp";
 std::vector<double> losses_of(const Outcome& outcome) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   std::vector<double> losses;
-  const std::regex line("step [0-9]+ loss ([0-9.]+)");
+  const std::regex line("step [0-9]+ loss (-?[0-9.]+)");
   for (auto it = std::sregex_iterator(outcome.out.begin(), outcome.out.end(), line);
        it != std::sregex_iterator(); ++it)
     losses.push_back(std::stod((*it)[1]));
@@ -54,6 +54,34 @@ TEST(ParallelDdpExample, ImageClassifierDoesNotDependOnNumberOfRanks) {
     EXPECT_GT(accuracy_of(outcome), 90);
   }
   EXPECT_EQ(penstock({"run", "--ranks", "3", "--", images}).code, 1);
+}
+
+// Actors and learners: the data depends on the policy, so that a difference would grow.
+TEST(ParallelDdpExample, ActorLearnerLearnsAndDoesNotDependOnNumberOfRanks) {
+  const std::string program = PENSTOCK_EXAMPLES "/example_actor_learner";
+  const auto returns_of = [](const Outcome& outcome) {
+    std::vector<double> returns;
+    const std::regex line("mean return ([0-9.]+)");
+    for (auto it = std::sregex_iterator(outcome.out.begin(), outcome.out.end(), line);
+         it != std::sregex_iterator(); ++it)
+      returns.push_back(std::stod((*it)[1]));
+    return returns;
+  };
+  const Outcome single = run_program({program});
+  const std::vector<double> alone = losses_of(single), returns = returns_of(single);
+  ASSERT_EQ(alone.size(), 3U);
+  ASSERT_EQ(returns.size(), 4U);
+  EXPECT_LT(returns.front(), 40) << "random policy";
+  EXPECT_GT(returns.back(), 5 * returns.front());
+  EXPECT_EQ(run_program({program}).out, single.out);
+  for (const char* ranks : {"2", "4"}) {
+    const Outcome outcome = penstock({"run", "--ranks", ranks, "--", program});
+    const std::vector<double> losses = losses_of(outcome);
+    ASSERT_EQ(losses.size(), 3U);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses[i], alone[i], 2e-6) << ranks << " ranks";
+    EXPECT_EQ(returns_of(outcome), returns);
+  }
+  EXPECT_EQ(penstock({"run", "--ranks", "3", "--", program}).code, 1);
 }
 
 TEST(ParallelDdpExample, ThreadRanksUnderLauncherAreRejected) {

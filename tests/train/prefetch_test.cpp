@@ -4,7 +4,6 @@
 #include "support/error_message.h"
 
 #include <penstock/base/error.h>
-#include <penstock/checkpoint/error.h>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -134,7 +133,7 @@ TEST(TrainPrefetch, ErrorIsThatOfStepThatNeedsTheBatch) {
   at::set_num_threads(1);
   for (const std::int64_t prefetch : {0, 1, 4}) {
     const FragileSource broken([](std::int64_t step) {
-      if (step == 3) throw checkpoint::StorageError("cannot read 'part.bin'", EIO);
+      if (step == 3) throw StorageError("cannot read 'part.bin'", EIO);
     });
     Steps steps;
     try {
@@ -143,7 +142,7 @@ TEST(TrainPrefetch, ErrorIsThatOfStepThatNeedsTheBatch) {
     } catch (const RunError& error) {
       EXPECT_EQ(error.step(), 3);
       EXPECT_THAT(error.what(), testing::HasSubstr("step 3: cannot read 'part.bin'"));
-      EXPECT_THROW(std::rethrow_if_nested(error), checkpoint::StorageError);
+      EXPECT_ERROR(std::rethrow_if_nested(error), StorageError, "cannot read 'part.bin'");
     }
     EXPECT_EQ(steps.last, 2);
     const FragileSource wrong([](std::int64_t step) {

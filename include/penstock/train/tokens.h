@@ -48,6 +48,7 @@ enum class DocumentTensor {
   Mask,       //!< [rows, length, length]: whether a token (dim 1) attends to another one (dim 2)
 };
 
+//! The content and the type of a tensor that describes documents.
 struct DocumentColumn {
   DocumentTensor content = DocumentTensor::Positions;
   //! Of a mask: bool, or a floating-point type, in which 0 means true and -infinity false.
@@ -55,8 +56,8 @@ struct DocumentColumn {
   bool has_head_dim = false;  //!< a mask has the shape [rows, 1, length, length]
 };
 
-//! A separator ends each document of a stream, and is part of it. A document that continues in the next row
-//! starts there again: its positions start at 0.
+//! How documents are told apart. A separator ends each of them and is part of it. A document that continues
+//! in the next row starts there again: its positions start at 0.
 struct DocumentOptions {
   std::int64_t separator = 0;
   bool boundary_targets = true;  //!< the target of a separator is the next token; else -100

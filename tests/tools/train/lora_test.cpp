@@ -121,6 +121,25 @@ TEST(ToolTrainLora, EveryCommandAddsAdaptersToTheirBase) {
   expect_refused({"inspect", model, "--checkpoint", second}, "the base of the adapters cannot be opened");
 }
 
+TEST(ToolTrainLora, CheckpointsContainStatisticsThatTheRunChanges) {
+  const TempDir dir;
+  const std::string model = kArchives + "norm.pt2", data = kArchives + "mlp.safetensors", run = dir / "run";
+  const Words words{"train",     model,       "--data",   data,           "--loss=mse", "--batch=8",
+                    "--ranks=1", "--steps=3", "--lora=0", "--checkpoint", run};
+  expect_done(words);
+  EXPECT_THAT(expect_done({"checkpoint", "inspect", run}).out,
+              AllOf(HasSubstr("parameter: 2 tensors"), HasSubstr("buffer: 3 tensors")));
+  expect_done({"checkpoint", "convert", run, dir / "merged.pt2", "--model", model});
+  const auto eval = [&](const std::string& archive, const std::string& output, const Words& more) {
+    Words all{"eval", archive, "--input", data, "--output", dir / output, "--microbatches=1"};
+    all.insert(all.end(), more.begin(), more.end());
+    expect_done(all);
+    return slurp(dir / output);
+  };
+  EXPECT_EQ(eval(dir / "merged.pt2", "merged.safetensors", {}),
+            eval(model, "adapted.safetensors", {"--checkpoint", run}));
+}
+
 TEST(ToolTrainLora, GptWithAdaptersGenerates) {
   const TempDir dir;
   const auto gpt = [&](const Words& more) {

@@ -21,7 +21,9 @@ bool is_in_state_dict(const graph::Slot& slot) {
 }
 
 checkpoint::Piece piece_of_slot(const graph::Slot& slot, const at::Tensor& tensor) {
-  checkpoint::Piece piece = checkpoint::full_piece(slot.names[0], tensor);
+  const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
+  checkpoint::Piece piece = checkpoint::full_piece(
+      slot.names[0], tensor, parameter ? checkpoint::PieceKind::Parameter : checkpoint::PieceKind::Buffer);
   piece.aliases = {slot.names.begin() + 1, slot.names.end()};
   return piece;
 }

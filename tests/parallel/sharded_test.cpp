@@ -1,6 +1,6 @@
 // Sharded data parallelism compared with a dense run, and its other guarantees: traffic, memory, ranges,
 // recovery.
-#include "parallel/dense_gpt.h"
+#include "parallel/sharded_run.h"
 #include "support/check.h"
 #include "support/error_message.h"
 #include "support/models/mlp.h"
@@ -20,60 +20,6 @@
 
 namespace penstock::test {
 namespace {
-
-std::vector<std::shared_ptr<torch::nn::Module>> blocks_of(const SmallGpt& model) {
-  std::vector<std::shared_ptr<torch::nn::Module>> units;
-  for (const auto& block : *model->blocks) units.push_back(block);
-  return units;
-}
-
-using parallel::ParameterStorage;
-constexpr ParameterStorage kShardedStorages[] = {ParameterStorage::Shard, ParameterStorage::ShardGradients,
-                                                 ParameterStorage::ShardOptimizer};
-
-// The mean of a value over the world.
-at::Tensor mean_of(comm::World& world, const at::Tensor& loss) {
-  const at::Tensor all = loss.detach().to(at::kFloat).clone();
-  world.group().all_reduce(all, comm::ReduceOp::Avg);
-  return all;
-}
-
-void expect_dense(comm::World& world, const comm::Group& group, const parallel::ShardOptions& options,
-                  Variant variant, const DenseGpt& dense, int parts) {
-  SmallGpt model(variant, 2,
-                 world.rank().value == 0 ? 1 : 99);  // all ranks but the first start with other values
-  parallel::Sharded sharded = fully_shard(model, group, options, blocks_of(model));
-  torch::optim::AdamW optimizer = adamw(sharded.parameters());
-  for (int step = 0; step < kGptSteps; ++step) {
-    const Tokens batch = tokens_of(kGptRows, step).shard(world.rank().value, world.size());
-    optimizer.zero_grad();
-    at::Tensor sum = at::zeros({});
-    for (int part = 0; part < parts; ++part) {
-      const Tokens own = batch.shard(part, parts);
-      const auto backward = [&] {
-        const at::Tensor loss = loss_of(runtime::call(model, own.inputs), own.targets) / parts;
-        loss.backward();
-        sum += loss.detach();
-      };
-      const Traffic traffic(world);
-      if (part + 1 < parts && step == 1) {  // the other modes reduce in every backward
-        const auto no_sync = sharded.no_sync();
-        backward();
-        CHECK_SAME(traffic.of("reduce_scatter").count, 0);
-      } else {
-        backward();
-      }
-    }
-    const std::string when = std::string(text(variant)) + ", step " + std::to_string(step) + ": ";
-    expect_near(when + "loss", mean_of(world, sum), dense.losses[static_cast<std::size_t>(step)]);
-    if (step == 0) expect_near(when + "gradient of", sharded.gather_gradients(), dense.gradients);
-    if (options.storage == parallel::ParameterStorage::Shard) {
-      for (const at::Tensor& parameter : model->parameters()) CHECK_SAME(parameter.numel(), 0);
-    }
-    optimizer.step();
-  }
-  expect_near(std::string(text(variant)) + ": at the end", sharded.gather_parameters(), dense.parameters);
-}
 
 struct TwoOutputsImpl : torch::nn::Module {
   TwoOutputsImpl() {
@@ -129,23 +75,6 @@ TEST(ParallelShardedModel, MatchesDenseRun) {
   }
 }
 
-TEST(ParallelShardedModel, MatchesDenseRunWithStoredParameters) {
-  for (const Variant variant : {Variant::Plain, Variant::Tied, Variant::Frozen}) {
-    const DenseGpt dense = run_dense_gpt(variant, 2);
-    for (const ParameterStorage storage :
-         {ParameterStorage::ShardGradients, ParameterStorage::ShardOptimizer}) {
-      for (const int ranks : {1, 2, 4}) {
-        ASSERT_NO_THROW(comm::run_thread_ranks(ranks,
-                                               [&](comm::World& world) {
-                                                 expect_dense(world, world.group(), {.storage = storage},
-                                                              variant, dense, 2);
-                                               }))
-            << text(variant) << " on " << ranks << " ranks";
-      }
-    }
-  }
-}
-
 TEST(ParallelShardedModel, HybridShardsWithinAndReplicatesAcrossGroups) {
   const DenseGpt dense = run_dense_gpt(Variant::Plain, 2);
   for (const ParameterStorage storage : kShardedStorages) {
@@ -156,127 +85,6 @@ TEST(ParallelShardedModel, HybridShardsWithinAndReplicatesAcrossGroups) {
       options.storage = storage;
       options.replicas = world.group().split(rank % 2, rank);
       expect_dense(world, inside, options, Variant::Plain, dense, 2);
-    });
-  }
-}
-
-std::int64_t elements_of(const std::vector<at::Tensor>& parameters) {
-  std::int64_t sum = 0;
-  for (const at::Tensor& parameter : parameters) sum += parameter.numel();
-  return sum;
-}
-
-// The bytes of the different memories behind the tensors.
-std::uint64_t stored_bytes(const std::vector<at::Tensor>& tensors) {
-  std::map<const void*, std::uint64_t> storages;
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.defined()) storages[tensor.storage().unsafeGetStorageImpl()] = tensor.storage().nbytes();
-  std::uint64_t bytes = 0;
-  for (const auto& [storage, size] : storages) bytes += size;
-  return bytes;
-}
-
-// Bytes per element of the model, with float32 and AdamW on four ranks.
-TEST(ParallelShardedModel, StoresOnlyShardsOfWhatIsSharded) {
-  struct Expected {
-    ParameterStorage storage;
-    double parameters, gradients, states;
-  };
-  for (const Expected& expected :
-       {Expected{ParameterStorage::Shard, 1, 1, 2}, Expected{ParameterStorage::ShardGradients, 4, 1, 2},
-        Expected{ParameterStorage::ShardOptimizer, 4, 4, 2}}) {
-    comm::run_thread_ranks(4, [&](comm::World& world) {
-      SmallGpt model;
-      const auto elements = static_cast<double>(elements_of(model->parameters()));
-      parallel::Sharded sharded =
-          parallel::fully_shard(model, world.group(), {.storage = expected.storage}, blocks_of(model));
-      torch::optim::AdamW optimizer = adamw(sharded.parameters());
-      for (int step = 0; step < 2; ++step) {
-        optimizer.zero_grad();
-        const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, 4);
-        loss_of(runtime::call(model, own.inputs), own.targets).backward();
-        optimizer.step();
-      }
-      std::vector<at::Tensor> parameters = model->parameters(), gradients, states;
-      for (const at::Tensor& shard : sharded.parameters()) {
-        parameters.push_back(shard);
-        gradients.push_back(shard.grad());
-      }
-      for (const auto& [key, state] : optimizer.state()) {
-        const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*state);
-        states.insert(states.end(), {moments.exp_avg(), moments.exp_avg_sq()});
-      }
-      const auto check = [&](const std::vector<at::Tensor>& tensors, double bytes) {
-        const double stored = static_cast<double>(stored_bytes(tensors)) / elements;
-        CHECK_THAT(stored > 0.9 * bytes && stored < 1.02 * bytes);  // shards are padded
-      };
-      check(parameters, expected.parameters);
-      check(gradients, expected.gradients);
-      check(states, expected.states);
-    });
-  }
-}
-
-// A rank whose shard is empty sees no update, but must take part in the gather.
-TEST(ParallelShardedModel, RanksWithoutElementsGatherStoredParameters) {
-  TwoOutputs dense;
-  const at::Tensor x = torch::linspace(-1, 1, 6).view({2, 3});
-  const auto loss_of_model = [&](auto&& call, TwoOutputs& model) {
-    const auto both = call(model);
-    return both.first.square().sum() + both.second.exp().sum();
-  };
-  const auto train = [&](TwoOutputs& model, const std::vector<at::Tensor>& parameters, auto&& call) {
-    for (int step = 0; step < 3; ++step) {
-      loss_of_model(call, model).backward();
-      const torch::NoGradGuard no_grad;
-      for (at::Tensor parameter : parameters) {
-        parameter.sub_(parameter.grad(), 0.1);
-        parameter.mutable_grad() = at::Tensor();
-      }
-    }
-  };
-  train(dense, dense->parameters(), [&](TwoOutputs& model) { return model->forward(x); });
-  for (const ParameterStorage storage : kShardedStorages) {
-    comm::run_thread_ranks(7, [&](comm::World& world) {
-      TwoOutputs model{nullptr};
-      {
-        static std::mutex seeding;  // the default generator belongs to all threads
-        const std::lock_guard lock(seeding);
-        model = TwoOutputs();
-      }
-      parallel::Sharded sharded = parallel::fully_shard(model, world.group(), {.storage = storage});
-      CHECK_SAME(sharded.parameters().empty(), world.rank().value == 6);
-      train(model, sharded.parameters(), [&](TwoOutputs& called) { return runtime::call(called, x); });
-      expect_near("parameter", sharded.gather_parameters(), copies(*dense));
-    });
-  }
-}
-
-// All parameters are gathered once per reduction.
-TEST(ParallelShardedModel, StoredParametersAreGatheredOncePerReduction) {
-  for (const ParameterStorage storage :
-       {ParameterStorage::ShardGradients, ParameterStorage::ShardOptimizer}) {
-    comm::run_thread_ranks(4, [&](comm::World& world) {
-      SmallGpt model;
-      parallel::Sharded sharded =
-          parallel::fully_shard(model, world.group(), {.storage = storage}, blocks_of(model));
-      const int units = static_cast<int>(blocks_of(model).size()) + 1;
-      torch::optim::SGD optimizer(sharded.parameters(), 0.1);
-      for (int step = 0; step < 2; ++step) {
-        const Traffic traffic(world);
-        const Tokens own = tokens_of(kGptRows, step).shard(world.rank().value, 4);
-        const auto backward = [&] { loss_of(runtime::call(model, own.inputs), own.targets).backward(); };
-        {
-          const auto no_sync = sharded.no_sync();
-          backward();
-        }
-        backward();
-        CHECK_SAME(traffic.of("all_gather").count, units);
-        const bool scatters = storage == ParameterStorage::ShardGradients;
-        CHECK_SAME(traffic.of("reduce_scatter").count, scatters ? units : 0);
-        CHECK_SAME(traffic.of("all_reduce").count, scatters ? 0 : units);
-        optimizer.step();
-      }
     });
   }
 }

@@ -63,7 +63,7 @@ void TrainSettings::declare(Settings& s) {
   s.add("--dp", rank_request.dp, "data-parallel ranks: replicas that divide the batch [1]");
   s.choice<Sharding>("--sharding", run.parallel.sharding,
                      named({Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full}),
-                     "what the replicas shard: optimizer states; gradients too; full: parameters, too");
+                     "what the replicas shard: optimizer states, also gradients, or also parameters (full)");
   s.add("--schedule", schedule,
         "a schedule from penstock schedule --list, or auto: generated for measured costs");
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");

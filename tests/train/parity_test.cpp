@@ -173,13 +173,13 @@ TEST(TrainRun, LogEverySelectsStepsAndKeepsLosses) {
   EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 8, 11}));
 }
 
-// The idle fraction of two ranks in the trace of a step.
+// The idle fraction of two ranks in the trace of a step. The first two processes are the prediction.
 double bubble_of_trace(const std::string& path) {
   double busy = 0, end = 0;
   std::ifstream file(path);
   const nlohmann::json trace = nlohmann::json::parse(file);
   for (const auto& event : trace.at("traceEvents")) {
-    if (event.at("ph") != "X") continue;
+    if (event.at("ph") != "X" || event.at("pid").get<int>() < 2) continue;
     const double duration = event.at("dur");
     if (schedule::parse_action(event.at("name").get<std::string>()).is_compute()) busy += duration;
     end = std::max(end, event.at("ts").get<double>() + duration);

@@ -138,10 +138,9 @@ std::string memory_text(const std::vector<std::uint64_t>& peak) {
   return join(texts, ", ");
 }
 
-}  // namespace
-
-std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
-                          const plan::Costs& costs, const MeasuredStep& step) {
+// The prediction from the costs, then the measured step.
+view::Drawing draw_step(const schedule::Program& program, const schedule::Timeline& measured,
+                        const plan::Costs& costs, const MeasuredStep& step) {
   view::Drawing drawing = view::draw(simulate(program, costs), view::TimeUnit::Seconds);
   drawing.title = program.name() + ": a measured step next to its prediction";
   drawing.facts = {{"model", step.model},
@@ -153,11 +152,19 @@ std::string timeline_page(const schedule::Program& program, const schedule::Time
   add_panel(drawing, measured);
   if (!step.peak_memory.empty())
     drawing.panels.back().summary.emplace_back("measured peak memory", memory_text(step.peak_memory));
-  return to_html(drawing);
+  return drawing;
 }
 
-std::string timeline_trace(const schedule::Timeline& measured) {
-  return to_trace(view::draw(std::vector<schedule::Timeline>{measured}, view::TimeUnit::Seconds));
+}  // namespace
+
+std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
+                          const plan::Costs& costs, const MeasuredStep& step) {
+  return to_html(draw_step(program, measured, costs, step));
+}
+
+std::string timeline_trace(const schedule::Program& program, const schedule::Timeline& measured,
+                           const plan::Costs& costs, const MeasuredStep& step) {
+  return to_trace(draw_step(program, measured, costs, step));
 }
 
 namespace {

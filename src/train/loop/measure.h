@@ -53,7 +53,9 @@ struct MeasuredStep {
 //! Draws the measured step next to the prediction from the same costs.
 std::string timeline_page(const schedule::Program& program, const schedule::Timeline& measured,
                           const plan::Costs& costs, const MeasuredStep& step);
-std::string timeline_trace(const schedule::Timeline& measured);
+//! The same as a trace, with transfers as arrows and the predicted memory.
+std::string timeline_trace(const schedule::Program& program, const schedule::Timeline& measured,
+                           const plan::Costs& costs, const MeasuredStep& step);
 
 //! Returns the bytes that are allocated now: by tensors of the device, or on the heap of this process for the
 //! CPU.

@@ -411,7 +411,8 @@ class Run {
     if (!reports_) return;
     if (options_.timeline)
       write_file(*options_.timeline, timeline_page(program, gathered.back(), costs, measured_step()));
-    if (options_.trace) write_file(*options_.trace, timeline_trace(gathered.back()));
+    if (options_.trace)
+      write_file(*options_.trace, timeline_trace(program, gathered.back(), costs, measured_step()));
     if (options_.profile)
       write_file(*options_.profile,
                  cost_file(costs, options_.parallel.microbatches, model_.summary() + ", " + program.name()));

@@ -55,7 +55,10 @@ TEST(ToolTrain, WritesRequestedFiles) {
   EXPECT_THAT(log[3], AllOf(StartsWith("{\"step\":4,"), HasSubstr("\"peak_memory\":[")));
   EXPECT_LT(std::stod(field(log[3], "loss")), std::stod(field(log[0], "loss")));
   EXPECT_THAT(slurp(dir / "t.html"), AllOf(HasSubstr("<html"), HasSubstr("measured"), HasSubstr("redicted")));
-  EXPECT_THAT(slurp(dir / "t.json"), HasSubstr("traceEvents"));
+  // The trace: both steps, arrows between sends and receives, and counters of memory.
+  EXPECT_THAT(slurp(dir / "t.json"),
+              AllOf(HasSubstr("traceEvents"), HasSubstr("rank 1 (predicted)"), HasSubstr("rank 1 (measured)"),
+                    HasSubstr("\"ph\":\"s\""), HasSubstr("\"ph\":\"f\""), HasSubstr("\"ph\":\"C\"")));
   // The planner accepts the measured costs.
   const Outcome plan =
       penstock({"plan", "--ranks", "2", "--microbatches", "4", "--costs", dir / "costs.toml"});

@@ -1,7 +1,8 @@
-// Losses of full batches: ignored labels, validation rows, and non-finite values, in every topology, compared
-// with a dense computation of the formula.
+// Losses of full batches: ignored labels, short batches and validation rows, in every topology, compared with
+// a dense computation of the formula.
 #include "support/error_message.h"
 #include "support/program.h"
+#include "train/archive_losses.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/safetensors.h>
@@ -28,14 +29,6 @@ using schedule::ScheduleKind;
 
 using testing::AllOf;
 using testing::HasSubstr;
-using Tensors = std::map<std::string, at::Tensor>;
-
-constexpr std::int64_t kIgnored = -100;
-
-std::string archive(const std::string& name) {
-  return PENSTOCK_SOURCE_DIR "/tests/train/archives/" + name;
-}
-
 // The mean of the negative log-likelihoods of the valid labels; 0 if there are none.
 at::Tensor mean_over_valid(const at::Tensor& logits, const at::Tensor& target) {
   const at::Tensor labels = target.flatten(), valid = labels.ne(kIgnored);
@@ -98,38 +91,6 @@ class Dense {
   bool language_;
 };
 
-class RecordingObserver : public Observer {
- public:
-  void on_step(const StepRecord& record) override { records.push_back(record); }
-  void on_message(const std::string& text) override { notes.push_back(text); }
-  std::vector<StepRecord> records;
-  std::vector<std::string> notes;
-};
-
-RunResult run_archive(const std::string& model, const Tensors& tensors, const RunOptions& options,
-                      Observer* observer = nullptr, double validation = 0, const EpochOptions& order = {}) {
-  RunResult result;
-  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
-    const ArchiveModel loaded = archive_model(
-        {.file = archive(model + ".pt2"), .loss = model == "mlp" ? LossKind::Mse : LossKind::CrossEntropy});
-    const auto data = tensor_data(tensors, {loaded.positional, loaded.keywords, validation, order});
-    RunResult mine = run(world, *loaded.model, *data, options, {.observer = observer});
-    if (world.rank().value == 0) result = std::move(mine);
-  });
-  return result;
-}
-
-RunOptions sgd(const ParallelOptions& parallel, std::int64_t batch, std::int64_t accumulate = 1) {
-  RunOptions options;
-  options.parallel = parallel;
-  options.batch = batch;
-  options.accumulate = accumulate;
-  options.steps = 3;
-  options.optimizer.kind = OptimizerKind::Sgd;
-  options.learning_rate.peak = 0.5;
-  return options;
-}
-
 struct Topology {
   ParallelOptions parallel;
   std::int64_t accumulate = 1;
@@ -168,17 +129,6 @@ const std::vector<Topology>& topologies() {
         .schedule = ScheduleKind::ZBVZeroBubble,
         .microbatches = 4}}};
   return all;
-}
-
-Tensors with_ignored(std::uint64_t seed, double share) {
-  Tensors data = checkpoint::load_safetensors(archive("language.safetensors"));
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  at::Tensor target = data.at("target").clone();
-  target.masked_fill_(at::rand(target.sizes(), generator).lt(share), kIgnored);
-  // Rows 10 to 14 are complete microbatches and a complete accumulated backward of a replica.
-  if (seed % 2 == 1) target.narrow(0, 10, 5).fill_(kIgnored);
-  data["target"] = target;
-  return data;
 }
 
 TEST(TrainIgnoredLabels, LossesAndGradientsMatchFullBatchInEveryTopology) {
@@ -478,79 +428,6 @@ TEST(TrainValidation, CoversHeldOutTextOnce) {
     expected.insert(text.substr(begin + 7 * static_cast<std::size_t>(row), 7));
   }
   EXPECT_EQ(seen, expected);
-}
-
-std::string error_of(const std::string& model, const Tensors& data, const RunOptions& options) {
-  return test::error_message([&] { run_archive(model, data, options); });
-}
-
-TEST(TrainError, NamesStepAndNestsCause) {
-  at::set_num_threads(1);
-  Tensors data = checkpoint::load_safetensors(archive("mlp.safetensors"));
-  data["input"] = data.at("input").clone().fill_(std::numeric_limits<float>::quiet_NaN());
-  try {
-    run_archive("mlp", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4}, 8));
-    FAIL() << "nothing was thrown";
-  } catch (const RunError& error) {
-    EXPECT_EQ(error.step(), 1);
-    EXPECT_THAT(error.message(), testing::StartsWith("step 1: "));
-    EXPECT_ERROR(std::rethrow_if_nested(error), Error,
-                 error.message().substr(std::string("step 1: ").size()));
-  }
-}
-
-TEST(TrainError, IsStorageErrorIfLogCannotBeWritten) {
-  at::set_num_threads(1);
-  const Tensors data = checkpoint::load_safetensors(archive("mlp.safetensors"));
-  RunOptions options = sgd({}, 8);
-  options.log_json = "/proc/no/such/log";
-  EXPECT_ERROR(run_archive("mlp", data, options), StorageError, "'/proc/no/such/log'");
-}
-
-TEST(TrainNotFinite, ReportsDataMicrobatchStageAndFirstOperator) {
-  at::set_num_threads(1);
-  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  const Tensors clean = checkpoint::load_safetensors(archive("mlp.safetensors"));
-  Tensors data = clean;
-  data["input"] = clean.at("input").clone();
-  data["input"][5][2] = nan;
-  // Rows 4 and 5 of 8 are the third of four microbatches.
-  const RunOptions options = sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 4}, 8);
-  EXPECT_THAT(
-      error_of("mlp", data, options),
-      AllOf(HasSubstr("step 1"), HasSubstr("the data's 'input' contains nan in row 5 of the batch"),
-            HasSubstr("stage 0, microbatch 2, tensor input, op aten::linear"), HasSubstr("of module 0")));
-  // In the second accumulated backward of the second replica: rows 6 and 7.
-  data["input"] = clean.at("input").clone();
-  data["input"][7][0] = inf;
-  EXPECT_THAT(
-      error_of("mlp", data,
-               sgd({.pp = 2, .dp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 1}, 8, 2)),
-      AllOf(HasSubstr(
-                "every forward pass and its loss are finite, but the data's 'input' contains inf in row 7"),
-            HasSubstr("part 1 of the batch, replica 1"), HasSubstr("stage 0, microbatch 0")));
-  data = clean;
-  data["target"] = clean.at("target").clone();
-  data["target"][2][1] = nan;
-  EXPECT_THAT(error_of("mlp", data, options),
-              AllOf(HasSubstr("the data's 'target' contains nan in row 2 of the batch"),
-                    HasSubstr("stage 1, microbatch 1, tensor target, op aten::mse_loss")));
-}
-
-TEST(TrainNotFinite, ReportsKeywordArgumentInItsStage) {
-  at::set_num_threads(1);
-  Tensors data = with_ignored(1, 0.1);  // rows 10 to 14 have no valid label, and a NaN loss
-  data["weight"] = data.at("weight").clone();
-  data["weight"][6] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(
-      error_of("language", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 10}, 20)),
-      AllOf(HasSubstr("the data's 'weight' contains nan in row 6 of the batch"),
-            HasSubstr("stage 0, microbatch 3, tensor weight, op aten::unsqueeze")));
-  // Without the NaN, microbatches without valid labels are no reason to stop.
-  data["weight"][6] = 1.0F;
-  EXPECT_EQ(
-      error_of("language", data, sgd({.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 10}, 20)),
-      "no error");
 }
 
 }  // namespace

@@ -243,6 +243,11 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
                                            "lr-gamma",
                                            "lr-start",
                                            "loss-scale",
+                                           "lora-rank",
+                                           "lora-alpha",
+                                           "lora-dropout",
+                                           "document-separator",
+                                           "no-boundary-targets",
                                            "token-dtype",
                                            "vocab"};
   const std::string help = penstock({"train", "--help"}).out;

@@ -66,7 +66,8 @@ TEST(ToolManual, DescribesEveryOption) {
     const std::set<std::string> in_page =
         found_in(page, "\n\\.TP\n[^\n]*\\\\fB\\\\-\\\\-([^\\\\]+(\\\\-[^\\\\]+)*)");
     std::set<std::string> expected;
-    for (const std::string& option : found_in(penstock({"__complete", command, "--"}).out, "--([a-z-]+)")) {
+    for (const std::string& option :
+         found_in(penstock({"__complete", command, "--"}).out, "--([a-z0-9-]+)")) {
       expected.insert(std::regex_replace(option, std::regex("-"), "\\-"));
       ++options;
     }
@@ -81,9 +82,10 @@ TEST(ToolManual, KeepsDescriptionsDefaultsAndChoices) {
   const std::string train = slurp(pages() / "penstock-train.1");
   for (const char* text :
        {"\n.TP\n\\fB\\-q\\fR, \\fB\\-\\-quiet\\fR\nprint only warnings, errors and the result\n",
-        "\n.TP\n\\fB\\-\\-optimizer\\fR \\fIadamw|sgd=adamw\\fR\nthe optimizer\n",
+        "\n.TP\n\\fB\\-\\-optimizer\\fR \\fIadamw|adam|sgd|adagrad|rmsprop=adamw\\fR\nthe optimizer\n",
         "\n.TP\n\\fB\\-\\-prompt\\fR \\fITEXT=\"\\en\"\\fR\nprompt for the generated text\n",
-        "\n.TP\n\\fB\\-\\-lr\\-schedule\\fR \\fIconstant|cosine=constant\\fR\nlearning rate after the "
+        "\n.TP\n\\fB\\-\\-lr\\-schedule\\fR "
+        "\\fIconstant|linear|cosine|wsd|polynomial|step|one_cycle=constant\\fR\nlearning rate after the "
         "warmup\n",
         "\n.TP\n\\fIMODEL.pt2\\fR TEXT\nan archive written by torch.export.save"})
     EXPECT_THAT(train, HasSubstr(text));

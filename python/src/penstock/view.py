@@ -9,11 +9,13 @@ notebook shows these objects without a call.
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Union
 
 from penstock import _plan
@@ -59,17 +61,21 @@ def save(subject: Drawable, path: str | os.PathLike[str], *, unit: TimeUnit = "s
     Path(path).write_text(draw(subject, unit=unit), encoding="utf-8")
 
 
+def _notebook() -> ModuleType | None:
+    """`IPython.display` if the program runs in IPython."""
+    try:
+        ipython = importlib.import_module("IPython")  # not by name: its types differ between versions
+    except ImportError:
+        return None
+    return importlib.import_module("IPython.display") if ipython.get_ipython() is not None else None
+
+
 def show(subject: Drawable, *, unit: TimeUnit = "seconds") -> None:
     """Shows a picture: in a notebook as output of the cell, else as a page in the browser."""
-    try:
-        from IPython import get_ipython  # type: ignore[import-not-found,unused-ignore]
-        from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
-
-        if get_ipython() is not None:
-            display(HTML(svg(subject, unit=unit)))
-            return
-    except ImportError:
-        pass
+    notebook = _notebook()
+    if notebook is not None:
+        notebook.display(notebook.HTML(svg(subject, unit=unit)))
+        return
     with tempfile.NamedTemporaryFile("w", prefix="penstock-", suffix=".html", delete=False, encoding="utf-8") as file:
         file.write(html(subject, unit=unit))
     if not webbrowser.open(Path(file.name).as_uri()):

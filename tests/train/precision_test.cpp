@@ -177,6 +177,18 @@ TEST(TrainMasterWeights, MatchPythonInEveryTopology) {
   }
 }
 
+// Autocast alone rounds only the operands of products: the embedding and the norms stay in float32.
+TEST(TrainMasterWeights, RoundAllParameters) {
+  at::set_num_threads(1);
+  for (const Layout& layout : layouts()) {
+    RunOptions options = master_options("adamw", layout);
+    options.steps = 1;
+    const std::vector<double> rounded = train_archive({}, options).losses;
+    options.parameter_dtype = ParameterDtype::Float32;
+    EXPECT_NE(rounded, train_archive({}, options).losses) << text_of(layout);
+  }
+}
+
 TEST(TrainMasterWeights, ResumedRunsAreBitwiseEqual) {
   at::set_num_threads(1);
   for (const Layout& layout : layouts()) {

@@ -29,7 +29,7 @@ struct LanguageInputs {
   std::map<std::string, train::DocumentColumn> documents;  //!< by name
 };
 //! Finds the inputs that are not constants. With `documents`, `position_ids` and `attention_mask` describe
-//! documents; throws UsageError if one of them has a form that cannot, or if there is none of them.
+//! documents; throws UsageError if one of them has a layout that cannot, or if there is none of them.
 LanguageInputs language_inputs(const graph::Graph& graph, bool documents);
 
 }  // namespace penstock::tool

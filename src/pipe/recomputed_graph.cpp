@@ -121,9 +121,9 @@ struct RecomputedGraph::Impl {
     std::vector<bool> written;                      //!< by slot
     std::shared_ptr<const graph::Interpreter> run;  //!< compiled for the device of the module
 
-    std::vector<at::Tensor> tensors(const graph::GraphModule& module) const {
+    std::vector<at::Tensor> tensors(const graph::GraphModule& owner) const {
       std::vector<at::Tensor> all;
-      for (const int slot : part.slots) all.push_back(module.tensors()[static_cast<std::size_t>(slot)]);
+      for (const int slot : part.slots) all.push_back(owner.tensors()[static_cast<std::size_t>(slot)]);
       return all;
     }
   };

@@ -19,8 +19,8 @@ namespace {
 class CommThreadContract : public ::testing::TestWithParam<std::tuple<int, ContractCase>> {};
 
 TEST_P(CommThreadContract, PassesContractSuite) {
-  const auto& [ranks, contract] = GetParam();
-  comm::run_thread_ranks(ranks, [&contract = contract](comm::World& world) { run(contract, world); });
+  const auto& [ranks, suite] = GetParam();
+  comm::run_thread_ranks(ranks, [&contract = suite](comm::World& world) { run(contract, world); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommThreadContract,

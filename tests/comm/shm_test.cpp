@@ -368,10 +368,10 @@ TEST_P(CommShmCollectives, SupportsEveryReduction) {
       {c10d::ReduceOp::BAND, [](const at::Tensor& a, const at::Tensor& b) { return at::bitwise_and(a, b); }},
       {c10d::ReduceOp::BOR, [](const at::Tensor& a, const at::Tensor& b) { return at::bitwise_or(a, b); }},
       {c10d::ReduceOp::BXOR, [](const at::Tensor& a, const at::Tensor& b) { return at::bitwise_xor(a, b); }}};
-  for (const auto& [op, combine] : cases) {
+  for (const auto& [operation, combine] : cases) {
     at::Tensor expected = value(0);
     for (int rank = 1; rank < ranks; ++rank) expected = combine(expected, value(rank));
-    run([&, op = op](Channel& channel, int rank) {
+    run([&, op = operation](Channel& channel, int rank) {
       const at::Tensor tensor = value(rank);
       finish(channel, channel.all_reduce(tensor, op));
       EXPECT_TRUE(at::equal(tensor, expected)) << static_cast<int>(op) << " rank " << rank;

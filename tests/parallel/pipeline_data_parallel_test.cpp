@@ -229,11 +229,12 @@ TEST(ParallelPipelineData, UnshardedStagesComputeInOtherType) {
   const PipelineModel model = skip_net();
   const DenseRun dense = run_dense(model, 2, 4, 16, 1, kSeed, 2);
   for (const schedule::ScheduleKind kind : {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::ZB1P}) {
-    for (const auto& [type, tolerance] : {std::pair{at::kDouble, 1e-5}, std::pair{at::kBFloat16, 2e-2}}) {
+    for (const auto& precision : {std::pair{at::kDouble, 1e-5}, std::pair{at::kBFloat16, 2e-2}}) {
       parallel::StageShardOptions options;
-      options.compute_as = type;
+      options.compute_as = precision.first;
       options.reduce_as = at::kFloat;
-      comm::run_thread_ranks(4, [&, type = type, tolerance = tolerance](comm::World& world) {
+      comm::run_thread_ranks(4, [&](comm::World& world) {
+        const auto& [type, tolerance] = precision;
         const Place place(world.group(), 2);
         const Parallel parallel(model, place, kind, 1, Mode::Unsharded, options);
         runtime::PipelineSchedule pipeline(parallel.stages, kind, 4, options_of(model, parallel, place));

@@ -229,16 +229,16 @@ TEST(ParallelShardedRows, MergeInBatchOrder) {
       {"Shard(1)", placed(tensor::Shard(1))}};
   // 8 rows in 2 shards; 7 rows, which are sharded unevenly, in 2 microbatches of 4 and 3 rows; one or two
   // output rows per row of the batch.
-  for (const auto& [rows, microbatches] : {std::pair(8, 4), std::pair(7, 2)}) {
+  for (const auto& [rows, count] : {std::pair(8, 4), std::pair(7, 2)}) {
     for (const int repeat : {1, 2}) {
       const at::Tensor x = at::arange(rows * 2, at::kFloat).view({rows, 2});
       const at::Tensor want = (x * 3).repeat_interleave(repeat, 0);
-      for (const auto& [batch_layout, make_batch] : layouts) {
-        for (const auto& [output_layout, make_output] : layouts) {
+      for (const auto& [batch_layout, batch_of] : layouts) {
+        for (const auto& [output_layout, output_of] : layouts) {
           SCOPED_TRACE(std::to_string(rows) + " rows x " + std::to_string(repeat) + ", batch " +
                        batch_layout + ", output " + output_layout);
-          on_mesh({2, 2}, [&, rows = rows, microbatches = microbatches, make_batch = make_batch,
-                           make_output = make_output](const tensor::DeviceMesh& mesh) {
+          on_mesh({2, 2}, [&, microbatches = count, make_batch = batch_of,
+                           make_output = output_of](const tensor::DeviceMesh& mesh) {
             const auto stage = static_cast<int>(mesh.coordinate(0));
             const tensor::DeviceMesh tp = mesh["y"];
             const runtime::StageFunction forward = [&](const value::Args& args,

@@ -143,9 +143,10 @@ TEST(PipeOutputs, AreConcatenatedAlongBatchDim) {
   torch::manual_seed(7);
   Turned model;
   const auto x = torch::randn({7, 4});
-  const auto [y, turned, weight] = model->forward(x);
+  const std::tuple outputs_of_model = model->forward(x);
   Pipe pipe = pipeline(model, {torch::randn({3, 4})}, {}, Balanced{2}, {.dynamic_batch = true});
-  comm::run_thread_ranks(2, [&, y = y, turned = turned, weight = weight](comm::World& world) {
+  comm::run_thread_ranks(2, [&](comm::World& world) {
+    const auto& [y, turned, weight] = outputs_of_model;
     std::vector<runtime::PipelineStage> stage{
         pipe.build_stage(StageId(world.rank().value), at::kCPU, world.group())};
     runtime::PipelineSchedule pipeline(stage, "ForwardOnly", 3, pipe.pipeline_options());

@@ -292,12 +292,12 @@ TEST(RuntimeValues, ValueUsedByThreeStagesSumsTheirGradients) {
   runtime::PipelineOptions options;
   options.loss = squares();
   for (const int user : {2, 3}) options.skips.push_back({"shared", StageId(0), StageId(user)});
-  for (const auto& [kind, ranks] : {std::pair{schedule::ScheduleKind::GPipe, 4},
-                                    {schedule::ScheduleKind::OneFOneB, 4},
-                                    {schedule::ScheduleKind::InterleavedZeroBubble, 4},
-                                    {schedule::ScheduleKind::Interleaved1F1B, 2},
-                                    {schedule::ScheduleKind::ZBVZeroBubble, 2}}) {
-    comm::run_thread_ranks(ranks, [&, kind = kind](comm::World& world) {
+  for (const auto& [tested, ranks] : {std::pair{schedule::ScheduleKind::GPipe, 4},
+                                      {schedule::ScheduleKind::OneFOneB, 4},
+                                      {schedule::ScheduleKind::InterleavedZeroBubble, 4},
+                                      {schedule::ScheduleKind::Interleaved1F1B, 2},
+                                      {schedule::ScheduleKind::ZBVZeroBubble, 2}}) {
+    comm::run_thread_ranks(ranks, [&, kind = tested](comm::World& world) {
       std::vector<torch::nn::Linear> owners;
       std::vector<runtime::PipelineStage> own;
       const schedule::Placement placement =

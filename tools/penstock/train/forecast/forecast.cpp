@@ -156,8 +156,8 @@ std::vector<std::int64_t> local_elements(const graph::Graph& graph, const parall
     const auto use = std::find_if(uses.begin(), uses.end(), [&](const auto& one) { return one.slot == i; });
     for (const auto& [pattern, style] : plan) {
       const bool fits =
-          std::any_of(slot.names.begin(), slot.names.end(), [&pattern = pattern](const std::string& name) {
-            return parallel::path_fits(pattern, parallel::parent_path(name));
+          std::any_of(slot.names.begin(), slot.names.end(), [&wanted = pattern](const std::string& name) {
+            return parallel::path_fits(wanted, parallel::parent_path(name));
           });
       const auto dim = fits ? sharded_dim(style, use == uses.end() ? nullptr : &*use) : std::nullopt;
       if (!dim || *dim >= meta->sizes.size()) continue;

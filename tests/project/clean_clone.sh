@@ -21,6 +21,11 @@ for command in "${commands[@]}"; do
   echo "'$command' took $SECONDS s"
 done
 
+# The README's path for programs with a training loop.
+mapfile -t commands < <(grep -A1 '^ninja -C build/release example_ddp$' README.md)
+[ ${#commands[@]} = 2 ] || { echo "the README does not build and run example_ddp"; exit 1; }
+for command in "${commands[@]}"; do fresh $command || { echo "'$command' failed"; exit 1; }; done
+
 # The commands may write only to ignored folders of the checkout.
 [ -z "$(ls -A "$dir/home")" ] || { echo "HOME contains $(ls -A "$dir/home")"; exit 1; }
 [ -z "$(git status --porcelain)" ] || { git status --short; echo "files were left in the checkout"; exit 1; }

@@ -1,6 +1,7 @@
 // Runs `./dev` on simulated machines that lack something: fake system programs come first in PATH.
 #include "support/lines.h"
 #include "support/program.h"
+#include "support/pseudo_terminal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -270,6 +271,44 @@ TEST_F(ProjectDev, BuildsWithOtherClang) {
               testing::AllOf(HasSubstr("--preset clang -B build/clang-clang++-99 "),
                              HasSubstr("-DCMAKE_CXX_COMPILER=clang++-99")));
   EXPECT_EQ(dev({"build", "clang"}, {torch, "PENSTOCK_CLANG=no-such-clang"}).code, 1);
+}
+
+TEST_F(ProjectDev, BuildsWithFastCompilerUnlessOneIsChosen) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "echo \"$@\" >> " + (dir_ / "cmake.log"));
+  for (const char* name : {"ninja", "clang++-19", "g++-99"}) stand_in(name, "exit 0");
+  std::filesystem::create_directories(dir_ / "torch/share/cmake/Torch");
+  const std::string torch = "PENSTOCK_TORCH=" + (dir_ / "torch");
+  const auto configuration = [&](const std::vector<std::string>& words, const std::string& compiler) {
+    std::filesystem::remove(dir_ / "cmake.log");
+    EXPECT_EQ(dev(words, {torch, "CXX=" + compiler}).code, 0);
+    return slurp(dir_ / "cmake.log");
+  };
+  EXPECT_THAT(configuration({"build"}, ""),
+              testing::AllOf(HasSubstr("--preset release "), HasSubstr(" -DCMAKE_CXX_COMPILER=clang++-19")));
+  EXPECT_THAT(configuration({"build"}, "g++-99"), Not(HasSubstr("COMPILER")));
+  EXPECT_THAT(configuration({"build", "thread"}, ""), Not(HasSubstr("COMPILER")));
+}
+
+// A build of two steps, which ninja announces in the format that it is told.
+TEST_F(ProjectDev, BuildShowsStepsOnTerminal) {
+  stand_in("ninja",
+           "step() { printf '\\002%s/2\\003 %s\\n' \"$1\" \"$2\"; }\n"
+           "step 1 'Building CXX object src/one.o'\n[ \"$1\" = -n ] || echo 'one.cpp: warning: odd'\n"
+           "step 2 'Linking CXX executable bin/one'\n[ \"$1\" = -n ] || exit ${NINJA_CODE:-0}\n");
+  const auto build = [&](const std::string& code) {
+    const char* path = std::getenv("PATH");
+    return run_on_terminal({"python3", dir_ / "tools/dev/build_progress.py", "-j", "1"},
+                           {"PATH=" + (dir_ / "bin") + ":" + path, "NINJA_CODE=" + code});
+  };
+  const Outcome outcome = build("0");
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  for (const char* text : {"dev: step 1 of 2, 0 s", "one.cpp: warning: odd\r\n", "dev: step 2 of 2, 0 s",
+                           "dev: built in 0 s\r\n"})
+    EXPECT_THAT(outcome.out, HasSubstr(text));
+  const Outcome failed = build("3");
+  EXPECT_EQ(failed.code, 3);
+  EXPECT_THAT(failed.out, Not(HasSubstr("built")));
 }
 
 // The text of a GitHub release, and the checks of its tag.

@@ -8,14 +8,22 @@
 namespace penstock::train {
 namespace {
 
+//! Draws one number after the other: in an expression with two draws, their order would be the compiler's
+//! choice.
 class Grammar {
  public:
   explicit Grammar(std::uint64_t seed) : random_(seed) {}
 
   std::string sentence() {
     const bool plural = chance(2);
-    std::string text = noun_phrase(plural, 2) + " " + verb(plural) + " " + noun_phrase(chance(2), 1);
-    if (chance(3)) text += std::string(pick(kConjunctions)) + noun_phrase(plural, 0) + " " + verb(plural);
+    std::string text = noun_phrase(plural, 2) + " ";
+    text += verb(plural) + " ";
+    text += noun_phrase(chance(2), 1);
+    if (chance(3)) {
+      text += pick(kConjunctions);
+      text += noun_phrase(plural, 0) + " ";
+      text += verb(plural);
+    }
     text[0] = static_cast<char>(text[0] - 'a' + 'A');
     return text + (chance(5) ? "!\n" : ".\n");
   }
@@ -30,7 +38,10 @@ class Grammar {
     std::string text = plural ? "the " : "a ";
     if (chance(2)) text += std::string(pick(kAdjectives)) + " ";
     text += std::string(pick(kNouns)) + (plural ? "s" : "");
-    if (depth > 0 && chance(4)) text += " that " + verb(plural) + " " + noun_phrase(chance(2), depth - 1);
+    if (depth > 0 && chance(4)) {
+      text += " that " + verb(plural) + " ";
+      text += noun_phrase(chance(2), depth - 1);
+    }
     return text;
   }
   std::string verb(bool plural) { return std::string(pick(kVerbs)) + (plural ? "" : "s"); }

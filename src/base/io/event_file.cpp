@@ -11,6 +11,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 
 namespace penstock {
 namespace {
@@ -25,6 +26,14 @@ constexpr std::uint32_t kStatus = 1, kStatusStart = 1;  // SessionLog
 template <class T>
 void append_little_endian(std::string& text, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+template <class Bits, class T>
+void append_real(std::string& text, T number) {
+  Bits bits = 0;
+  static_assert(sizeof bits == sizeof number);
+  std::memcpy(&bits, &number, sizeof bits);  // not std::bit_cast, which the library of Emscripten lacks
+  append_little_endian(text, bits);
 }
 
 void append_varint(std::string& text, std::uint64_t value) {
@@ -47,7 +56,7 @@ std::string new_event(std::int64_t step) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::string event;
   append_key(event, kWallTime, WireType::Fixed64);
-  append_little_endian(event, std::bit_cast<std::uint64_t>(std::chrono::duration<double>(now).count()));
+  append_real<std::uint64_t>(event, std::chrono::duration<double>(now).count());
   append_key(event, kStep, WireType::Varint);
   append_varint(event, static_cast<std::uint64_t>(step));
   return event;
@@ -104,7 +113,7 @@ void EventFile::write(std::int64_t step, std::span<const Scalar> scalars) {
     std::string value;
     append_bytes(value, kTag, name);
     append_key(value, kSimpleValue, WireType::Fixed32);
-    append_little_endian(value, std::bit_cast<std::uint32_t>(static_cast<float>(number)));
+    append_real<std::uint32_t>(value, static_cast<float>(number));
     append_bytes(summary, kSummaryValue, value);
   }
   std::string event = new_event(step);

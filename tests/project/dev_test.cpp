@@ -69,6 +69,44 @@ TEST_F(ProjectDev, RootInstallsOnlyMissingPackages) {
   EXPECT_THAT(outcome.err, HasSubstr("has no share/cmake/Torch"));
 }
 
+// The commands without libtorch need neither Gloo's headers nor GoogleTest.
+TEST_F(ProjectDev, TorchFreeToolNeedsFewPackages) {
+  stand_in("dpkg-query", "exit 1");
+  stand_in("id", "echo 1000");
+  const auto asked = [&](const std::string& preset) { return dev({"build", preset}).err; };
+  EXPECT_THAT(asked("tool"),
+              HasSubstr("--no-install-recommends g++ cmake ninja-build python3 nlohmann-json3-dev "
+                        "libcli11-dev libtomlplusplus-dev'\n"));
+  EXPECT_THAT(asked("plan"), testing::AllOf(HasSubstr(" libgtest-dev "), Not(HasSubstr("libgloo-dev"))));
+  EXPECT_THAT(asked("release"), HasSubstr(" libgloo-dev "));
+}
+
+// `sleep` returns at once here. The installation ends only after something was reported.
+TEST_F(ProjectDev, ReportsWhileItInstalls) {
+  stand_in("id", "echo 0");
+  stand_in("sleep", "while [ ! -e started ]; do :; done\n[ ! -e slept ] || : > reported\n: > slept");
+  stand_in("apt-get", "echo 'Unpacking ninja-build ...'; : > started; while [ ! -e reported ]; do :; done");
+  const Outcome outcome = dev({"build"}, {"PENSTOCK_TORCH=" + dir_.path()});
+  EXPECT_THAT(outcome.err, HasSubstr("\ndev: 10 s: Unpacking ninja-build ...\n"));
+}
+
+// A Python of this checkout whose torch has version 2.13.
+TEST_F(ProjectDev, RunsPythonThatHasLibtorch) {
+  const std::string bin = dir_ / "env/bin", torch = dir_ / "env/lib/python3/site-packages/torch";
+  std::filesystem::create_directories(bin);
+  std::filesystem::create_directories(torch + "/share/cmake/Torch");
+  std::filesystem::create_directory_symlink(torch, dir_ / "link");
+  stand_in("../env/bin/python3", "case $1 in -) echo " + torch + ";; -c) ;; *) echo in $PWD: $@;; esac");
+  const Outcome outcome = run_program({"sh", "-c", "cd " + bin + " && ../../dev python export.py 'a b'"},
+                                      {"PENSTOCK_TORCH=" + (dir_ / "link")});
+  EXPECT_EQ(outcome.out, "in " + bin + ": export.py a b\n") << outcome.err;
+  std::filesystem::remove(bin + "/python3");
+  stand_in("python3", "exit 1");
+  const Outcome none = dev({"python", "export.py"}, {"PENSTOCK_TORCH=" + torch});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("dev: error: no Python here has the libtorch in " + torch + "\nhint: "));
+}
+
 TEST_F(ProjectDev, ShowsReasonOfFailedInstallation) {
   stand_in("id", "echo 0");
   stand_in("apt-get", "echo 'the mirror is gone'; exit 100");

@@ -1,6 +1,6 @@
-// Trains a small MLP as a pipeline of hand-written stages: one module per stage, one stage per rank. Ranks
-// are threads, so it runs anywhere. With processes, call `ps::init()` to get the world. The argument `cuda`
-// gives each rank a CUDA device.
+// Trains a small MLP as a pipeline of hand-written stages: one module per stage, one stage per rank. Start it
+// with `penstock run --ranks 4 -- ./mlp_pipeline`, torchrun, srun or mpirun; without a launcher, the four
+// ranks are threads. The argument `cuda` gives each rank a CUDA device.
 #include <penstock/penstock.h>
 
 #include <torch/torch.h>
@@ -53,5 +53,11 @@ void train(ps::World& world) {
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  ps::run_thread_ranks(kRanks, train, {.device = torch::Device(argc > 1 ? argv[1] : "cpu")});
+  const torch::Device device(argc > 1 ? argv[1] : "cpu");
+  ps::World world = ps::init({.device = device});
+  if (world.size() == kRanks) {
+    train(world);
+  } else {
+    ps::run_thread_ranks(kRanks, train, {.device = device});
+  }
 }

@@ -84,6 +84,15 @@ TEST(ParallelDdpExample, ActorLearnerLearnsAndDoesNotDependOnNumberOfRanks) {
   EXPECT_EQ(penstock({"run", "--ranks", "3", "--", program}).code, 1);
 }
 
+// The last rank, which has the loss, prints the same as with thread ranks.
+TEST(ParallelDdpExample, PipelineRunsOnProcesses) {
+  const std::string program = PENSTOCK_EXAMPLES "/example_mlp_pipeline";
+  const Outcome processes = penstock({"run", "--ranks", "4", "--", program});
+  const std::vector<double> losses = losses_of(processes);
+  EXPECT_EQ(losses.size(), 3U) << processes.err;
+  EXPECT_EQ(losses, losses_of(run_program({program})));
+}
+
 TEST(ParallelDdpExample, ThreadRanksUnderLauncherAreRejected) {
   const Outcome outcome = penstock({"run", "--ranks", "2", "--", PENSTOCK_EXAMPLES "/example_mlp_pipeline"});
   EXPECT_EQ(outcome.code, 1);

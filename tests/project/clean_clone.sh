@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the two commands of the README in a fresh clone without any preparation. Slow: builds everything without a cache.
+# Runs the commands of the README in a fresh clone without any preparation: the two at its top, then its three paths as printed.
+# Slow: builds everything without a cache.
 # usage: clean_clone.sh CHECKOUT
 set -euo pipefail
 checkout=$1
@@ -8,28 +9,49 @@ trap 'rm -rf "$dir"' EXIT
 git clone --quiet "$checkout" "$dir/penstock"
 mkdir "$dir/home"
 cd "$dir/penstock"
-
-# The commands are in the first shell block of the README.
-mapfile -t commands < <(sed -n '/^```sh$/,/^```$/p;' README.md | sed -n '2,/^```$/p' | sed '/^```$/d; s/ *#.*//')
-printf 'command: %s\n' "${commands[@]}"
-[ "${commands[*]}" = "./dev train ./dev test" ] || { echo "the first block of the README is not the two commands"; exit 1; }
-
+fail() { echo "$1"; exit 1; }
 fresh() { env -u CCACHE_DIR -u PENSTOCK_TORCH -u PENSTOCK_PYTHON HOME="$dir/home" "$@"; }
-for command in "${commands[@]}"; do
+
+# blocks LANGUAGE [HEADING]: the blocks of a language in a section of the README, or before the first section.
+blocks() {
+  awk -v heading="${2:-}" -v fence="\`\`\`$1" '
+    /^## / { inside = $0 == "## " heading } !heading && NR == 1 { inside = 1 }
+    $0 == "```" { printing = 0 } printing { print } inside && $0 == fence { printing = 1 }' README.md
+}
+# run NAME COMMANDS: runs lines of shell as a user would paste them, and shows how long they took.
+run() {
+  [ -n "$2" ] || fail "the README has no commands in '$1'"
+  echo "== $1"
   SECONDS=0
-  fresh $command || { echo "'$command' failed"; exit 1; }
-  echo "'$command' took $SECONDS s"
-done
+  fresh bash -euxo pipefail -c "$2" </dev/null || fail "the commands of '$1' failed"
+  echo "'$1' took $SECONDS s"
+}
 
-# The README's path for programs with a training loop.
-mapfile -t commands < <(grep -A1 '^ninja -C build/release example_ddp$' README.md)
-[ ${#commands[@]} = 2 ] || { echo "the README does not build and run example_ddp"; exit 1; }
-for command in "${commands[@]}"; do fresh $command || { echo "'$command' failed"; exit 1; }; done
-
-# The commands may write only to ignored folders of the checkout.
-[ -z "$(ls -A "$dir/home")" ] || { echo "HOME contains $(ls -A "$dir/home")"; exit 1; }
-[ -z "$(git status --porcelain)" ] || { git status --short; echo "files were left in the checkout"; exit 1; }
+commands=$(blocks sh)
+[[ $commands = './dev train '*$'\n''./dev test '* ]] || fail "the README does not begin with the two commands"
+while read -r command; do run "$command" "$command"; done <<<"$commands"
 
 # A second build must have nothing to do.
 fresh ./dev build 2>&1 | tee "$dir/second"
-! grep -q '^dev: built in' "$dir/second" || { echo 'the second build compiled something'; exit 1; }
+! grep -q '^dev: built in' "$dir/second" || fail 'the second build compiled something'
+
+run 'the first path' "$(blocks sh 'I have a libtorch training loop')"
+
+blocks python 'I have an exported model' > export.py
+run 'the second path' "$(blocks sh 'I have an exported model')"
+rm -r export.py model.pt2 data.safetensors trained.safetensors runs
+
+# Its last command serves a page until it is interrupted.
+commands=$(blocks sh 'I study schedules')
+[[ $commands = *$'\n'build/tool/bin/penstock\ studio ]] || fail "the third path does not end with the playground"
+run 'the third path' "${commands%$'\n'*}"
+env HOME="$dir/home" build/tool/bin/penstock studio >"$dir/studio" & studio=$!
+until address=$(grep -oE 'http://127\.0\.0\.1:[0-9]+/' "$dir/studio"); do kill -0 "$studio" || fail "penstock studio ended"; done
+python3 -c 'import sys, urllib.request as u; print(len(u.build_opener(u.ProxyHandler({})).open(sys.argv[1]).read()))' \
+  "$address" | grep -E '^[0-9]{6}' || fail "penstock studio serves no page"
+kill -INT "$studio"
+wait "$studio" || fail "penstock studio did not end cleanly"
+
+# The commands may write only to ignored folders of the checkout.
+[ -z "$(ls -A "$dir/home")" ] || fail "HOME contains $(ls -A "$dir/home")"
+[ -z "$(git status --porcelain)" ] || { git status --short; fail "files were left in the checkout"; }

@@ -97,6 +97,17 @@ TEST(ProjectLinks, PointToExistingFiles) {
   EXPECT_GT(links, 5);
 }
 
+// docs/documents.md is the only way from the README to most documents.
+TEST(ProjectLinks, IndexListsEveryDocument) {
+  const std::string index = source_file("docs/documents.md").text;
+  for (const SourceFile& file : source_tree()) {
+    if (!file.path.starts_with("docs/") || file.extension() != ".md" || file.path.starts_with("docs/adr/"))
+      continue;
+    const std::string name = file.path.substr(5);
+    if (name != "documents.md") EXPECT_THAT(index, testing::HasSubstr("- [" + name + "](" + name + "): "));
+  }
+}
+
 // The recipes of CONTRIBUTING.md name files. `include/` may be left out; `<name>` stands for a new file.
 TEST(ProjectContributing, NamesOnlyFilesThatExist) {
   const std::regex path("`((?:include|src|tools|tests|docs|examples|bench|cmake|penstock)/[^`<…* ]+)`");
@@ -168,7 +179,7 @@ void expect_examples(const std::string& heading, const std::vector<std::string>&
 }
 
 TEST(ProjectReadme, ShowsLinesOfExamples) {
-  expect_examples("# Penstock", {"mlp_pipeline.cpp", "ddp.cpp"});
+  expect_examples("# Penstock", {"mlp_pipeline.cpp"});
   expect_examples("## I have a libtorch training loop", {"ddp.cpp", "sharded.cpp"});
 }
 

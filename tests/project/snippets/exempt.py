@@ -3,9 +3,15 @@
 # Commands that prepare the directory in which the commands run.
 SETUP = ["penstock schedule 1F1B --ranks 4 --microbatches 8 > my_schedule.csv"]
 
-# Commands of `penstock` that load libtorch and mostly need a model: only their options are compared with the help.
-# tests/tools runs these commands, and tests/tools/train/readme_example.sh those of the README.
+# Commands of `penstock` that load libtorch and mostly need a model: `snippets.py check` compares their options with the help.
+# tests/project/snippet_commands.py runs them, and tests/tools/train/readme_example.sh those of the README.
 TORCH_COMMANDS = {"checkpoint", "costs", "doctor", "eval", "generate", "inspect", "run", "train", "version"}
+# Those that are not run, by a pattern.
+NOT_RUN = {
+    r"\bcuda\b": "needs GPUs",
+    r"--nodes 2 ": "needs a second machine; tools_train_two_hosts_test runs such nodes",
+    r"-- \./my_program": "a program of the user",
+}
 
 # Other commands, by a pattern for their beginning. (The test compares those of `./dev` with its help.)
 COMMANDS = {
@@ -15,7 +21,6 @@ COMMANDS = {
     r"(\./)?build/release/(tests|examples)/": "a program of the build; ctest runs them all",
     r"source <\(penstock completion ": "tools_shells_test loads the completion of each shell",
     r"python3 examples/exported/": "needs torch; tests/graph/fine_tune_example_test.cpp runs it",
-    r"\.venv/bin/(pip|python) ": "needs torch; tests/tools/train/readme_example.sh runs the Python of the README",
     r"(sudo )?(apt|apt-get|dnf) ": "installs packages of the system; the slow test `packages` installs ours",
     r"pip install ": "installs packages; the slow test `wheel` builds and installs ours",
     r"export PENSTOCK_FAULT=": "tools_train_fault_test sets such faults",

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Runs the README's example of an exported model literally: its Python code, then its commands, in an empty directory. The Python
-# of this machine replaces that of .venv, and the example program is built already. Exits with 77 if Python lacks torch or safetensors.
-# usage: readme_example.sh CHECKOUT BUILD
+# Runs the README's example of an exported model literally: its Python code, then its commands, in an empty directory. The example
+# program is built already. Exits with 77 if no Python has the libtorch of the build, or if it lacks safetensors.
+# usage: readme_example.sh CHECKOUT BUILD TORCH
 set -euo pipefail
 readme=$1/README.md build=$2
-python=${PENSTOCK_PYTHON:-python3}
-"$python" -c 'import torch, numpy, safetensors' 2>/dev/null || { echo "this Python lacks torch, numpy or safetensors; ./dev test installs them"; exit 77; }
+export PENSTOCK_TORCH=$3
+"$1/dev" python -c 'import torch, numpy, safetensors' 2>/dev/null || { echo "no Python has this libtorch, or it lacks numpy or safetensors"; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
 mkdir build
+ln -s "$1/dev" dev
 ln -s "$build" build/release
 
 # The blocks of one language in the section.
 blocks() { sed -n '/^## I have an exported model$/,/^## /p' "$readme" | sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" | sed '/^```/d'; }
 blocks python > export.py
-blocks sh | sed '/^\.venv\/bin\/pip .* \.venv\/bin\/python export\.py$/d; /^ninja -C build\/release /d' > commands.sh
+blocks sh | sed '/^ninja -C build\/release /d' > commands.sh
 [ "$(sed -n '/^import torch, safetensors/,$p' export.py | wc -l)" = 6 ] || { echo "the export is not six lines long"; exit 1; }
 echo 'safetensors.torch.save_file(model.state_dict(), "first.safetensors")' >> export.py
-"$python" export.py
 bash -euo pipefail commands.sh > said || { tail -n 20 said; exit 1; }
 
 fail() { echo "$1"; tail -n 20 said; exit 1; }
@@ -37,7 +37,7 @@ done
 loss() { sed -n "s|^step $1  *loss \([0-9.]*\).*|\1|p" said; }
 awk -v a="$(loss 1/200)" -v b="$(loss 200/200)" -v c="$(loss 300/300)" 'BEGIN { exit !(b < 0.8 * a && c < b) }' ||
   fail "the loss does not fall: $(loss 1/200), $(loss 200/200), $(loss 300/300)"
-"$python" - <<'TEXT'
+./dev python - <<'TEXT'
 from safetensors.torch import load_file
 first, trained = load_file("first.safetensors"), load_file("trained.safetensors")
 assert {n: (t.shape, t.dtype) for n, t in first.items()} == {n: (t.shape, t.dtype) for n, t in trained.items()}

@@ -7,7 +7,8 @@
   snippets.py python                       run the ```python blocks; exits with 77 if this Python lacks torch or penstock
 
 The names that a page treats as given are declared in tests/project/snippets: `given_plan.h` or `given_torch.h` for all pages and
-`<page>.h` for one page. `<page>.py` does the same for Python. What cannot run in a test is listed in snippets/exempt.py.
+`<page>.h` for one page. `<page>.py` does the same for Python, and `<page>_check.py` looks at the results. What cannot run in a test is
+listed in snippets/exempt.py.
 """
 
 import json
@@ -269,7 +270,7 @@ class Checker:
             elif block.language == "python":
                 compile(block.text, str(block), "exec")
         except ImportError as missing:
-            print(f"{block}: not parsed: {missing}")
+            self.problem(block, f"not parsed: {missing}; install python3-yaml, and Python 3.11 for TOML")
         except Exception as error:  # each parser has its own
             self.problem(block, str(error))
 
@@ -306,12 +307,12 @@ def check(build):
 
 
 def run_python():
-    """Runs the Python blocks of each page as one program. tests/tools/train/readme_example.sh runs those of the README."""
+    """Runs the Python blocks of each page as one program. tests/tools/train/readme_example.sh runs the model of the README."""
     python = os.environ.get("PENSTOCK_PYTHON") or sys.executable
     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
         print("this Python lacks torch")
         return 77
-    blocks = [block for block in all_blocks() if block.language == "python" and block.page != "README.md"]
+    blocks = [block for block in all_blocks() if block.language == "python" and (block.page != "README.md" or "penstock" in block.text)]
     failed = left_out = 0
     penstock = subprocess.run([python, "-c", "import penstock"], capture_output=True).returncode == 0
     for page in dict.fromkeys(block.page for block in blocks):
@@ -320,10 +321,12 @@ def run_python():
             print(f"{page}: left out: this Python lacks penstock")
             left_out = 77
             continue
-        given = GIVEN / f"{own[0].given}.py"
-        program = "\n".join([given.read_text() if given.exists() else "", *(block.text for block in own)])
+        given, check = (GIVEN / f"{own[0].given}{end}" for end in (".py", "_check.py"))
+        parts = [given.read_text() if given.exists() else "", *(block.text for block in own), check.read_text() if check.exists() else ""]
+        program = "\n".join(parts)
         with tempfile.TemporaryDirectory() as directory:
-            result = subprocess.run([python, "-c", program], cwd=directory, capture_output=True, text=True)
+            ranks = ["-m", "penstock", "run", "--ranks", "2", "--", python] if page == "README.md" else []  # its block is for several
+            result = subprocess.run([python, *ranks, "-c", program], cwd=directory, capture_output=True, text=True)
         print(f"{page}: {'ok' if result.returncode == 0 else result.stderr}")
         failed |= result.returncode != 0
     return 1 if failed else left_out

@@ -14,6 +14,7 @@ const widths = { desktop: 1300, phone: 390 };
 const problems = [];
 
 const server = createServer((request, response) => {
+  if (request.url === "/favicon.ico") return void response.writeHead(204).end();  // pages without an icon ask for it, at some time
   const path = join(site, decodeURIComponent(new URL(request.url, "http://localhost").pathname));
   if (!existsSync(path)) return void response.writeHead(404).end();
   response.writeHead(200, { "Content-Type": types[extname(path)] ?? "application/octet-stream" });
@@ -48,7 +49,7 @@ async function check(page, scheme) {
   const [red] = (await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).match(/\d+/g).map(Number);
   if ((red > 128) !== (scheme === "light")) problems.push(`the ${scheme} page has a background of red ${red}`);
   await page.fill("input.md-search__input", "zero bubble");
-  await page.waitForSelector(".md-search-result__item", { timeout: 30000, state: "attached" });
+  await page.waitForSelector(".md-search-result__item", { timeout: 120000, state: "attached" });
 }
 
 mkdirSync(screenshots, { recursive: true });

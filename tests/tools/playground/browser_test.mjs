@@ -146,11 +146,16 @@ const tests = {
   },
 
   async "a search that is stopped says so"({ page }) {
-    await go(page, { a: "1F1B", b: "", ranks: "32", microbatches: "256" });
+    await go(page, { a: "1F1B", b: "", ranks: "64", microbatches: "512" });
     await page.selectOption("#panel-a [data-part=schedule]", "Auto");
-    await page.waitForSelector("#panel-a [data-part=busy]");
-    assert.equal(await page.locator("#panel-a [data-part=activity]").textContent(), "searching");
-    await page.click("#panel-a [data-part=stop]");
+    // Within the page, because the search may end before a click of the test arrives.
+    const activity = await page.waitForFunction(() => {
+      const stop = document.querySelector("#panel-a [data-part=stop]");
+      if (stop.offsetParent === null) return "";
+      stop.click();
+      return document.querySelector("#panel-a [data-part=activity]").textContent;
+    });
+    assert.equal(await activity.jsonValue(), "searching");
     await page.waitForFunction(() => document.querySelector("#panel-a [data-part=error]").textContent.startsWith("The search was stopped."));
     assert.equal(await page.locator("#panel-a [data-part=busy]").isVisible(), false);
     assert.equal(await result(page), null);
@@ -280,8 +285,11 @@ const tests = {
     await go(page, { a: "InterleavedZeroBubble", av: "2", b: "1F1B", ranks: "64", microbatches: "512", latency: "100" });
     const figures = await page.evaluate(measureFrames);
     console.log("64 ranks x 512 microbatches:", JSON.stringify(figures));
-    // 30 frames per second; 4 to 5 ms were measured.
-    for (const motion of ["zoom", "pan", "panClose"]) assert.ok(figures[motion].draw < 33, `${motion} draws for ${figures[motion].draw} ms`);
+    // 30 frames per second; 4 to 5 ms were measured. Frames, of which 17 ms were measured, also wait for the browser and other programs.
+    for (const motion of ["zoom", "pan", "panClose"]) {
+      assert.ok(figures[motion].draw < 33, `${motion} draws for ${figures[motion].draw} ms`);
+      assert.ok(figures[motion].frame < 50, `${motion} shows a frame every ${figures[motion].frame} ms`);
+    }
     assert.equal(await page.evaluate(() => playground.timelines[0].data.compute.reduce((sum, row) => sum + row.length / 6, 0)), 64 * 2 * 512 * 3);
   },
 };

@@ -19,6 +19,8 @@ void set_log_rank_source(std::optional<Rank> (*source)());
 
 //! Writes `penstock[rank] level: text` if `level` is enabled.
 void log_line(LogLevel level, const std::string& text);
+//! Writes a line of level `info` that users should see once: also if nobody chose a level.
+void log_notice(const std::string& text);
 
 //! Builds one line and writes it on destruction: `Log(LogLevel::Info) << "joined after " << seconds << " s";`
 class Log {

@@ -261,7 +261,19 @@ TEST(CommClusterEnvironment, IncompleteOrContradictingSetsAreErrors) {
       {{{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}, {"has OMPI_COMM_WORLD_LOCAL_SIZE"}},
       {{{"MPI_LOCALRANKID", "0"}}, {"has MPI_LOCALRANKID, but not PMI_RANK and PMI_SIZE"}},
       {{{"MPI_LOCALNRANKS", "3"}}, {"has MPI_LOCALNRANKS"}},
-      {{{"PMIX_NAMESPACE", "prterun-head-12@1"}}, {"has PMIX_NAMESPACE, but not PMIX_RANK"}}};
+      {{{"PMIX_NAMESPACE", "prterun-head-12@1"}}, {"has PMIX_NAMESPACE, but not PMIX_RANK"}},
+      {{{"MASTER_ADDR", "head"}}, {"has MASTER_ADDR, but not RANK and WORLD_SIZE", "torchrun", "RANK=0"}},
+      {{{"MASTER_PORT", "29500"}}, {"has MASTER_PORT, but not RANK and WORLD_SIZE"}},
+      {{{"PET_NNODES", "1:4"}}, {"has PET_NNODES, but not RANK", "start the program with torchrun"}},
+      {{{"PET_NPROC_PER_NODE", "auto"}}, {"has PET_NPROC_PER_NODE"}},
+      {{{"PET_NODE_RANK", "0"}}, {"has PET_NODE_RANK"}},
+      {{{"PET_RDZV_ENDPOINT", "head:29500"}}, {"has PET_RDZV_ENDPOINT"}},
+      {{{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "2"}},
+       {"has FLUX_TASK_RANK, but not RANK", "set RANK to the value of FLUX_TASK_RANK", "RANK=0"}},
+      {{{"PALS_RANKID", "1"}}, {"set RANK to the value of PALS_RANKID on each rank"}},
+      {{{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}}, {"has MV2_COMM_WORLD_RANK"}},
+      {{{"MVP_COMM_WORLD_RANK", "0"}, {"MVP_COMM_WORLD_SIZE", "2"}}, {"has MVP_COMM_WORLD_RANK"}},
+      {{{"JSM_NAMESPACE_RANK", "0"}, {"JSM_NAMESPACE_SIZE", "2"}}, {"has JSM_NAMESPACE_RANK"}}};
   for (const BadSet& set : sets)
     for (const std::string& part : set.parts) EXPECT_THAT(error_of(set.variables), HasSubstr(part));
 }

@@ -30,7 +30,8 @@ Variables good() {
 }
 
 TEST(CommRankEnvironment, IsOneRankWithoutRankAndWorldSize) {
-  for (const Variables& variables : {Variables{}, Variables{{"MASTER_ADDR", "head"}, {"MASTER_PORT", "1"}},
+  for (const Variables& variables : {Variables{}, Variables{{"MASTER_ADDR", ""}, {"MASTER_PORT", ""}},
+                                     Variables{{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "1"}},
                                      Variables{{"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", ""}}}) {
     const LaunchedRank found = read(variables);
     EXPECT_EQ(found.launcher, LauncherKind::None);

@@ -1,5 +1,6 @@
-// The level of the library's log on stderr. Off by default; the environment variable
-// PENSTOCK_LOG=error|warn|info|debug|trace or `set_log_level` enables it.
+// The level of the library's log on stderr. Off by default, except for one line of rank 0 that names the
+// cluster launcher that `init()` found. The environment variable PENSTOCK_LOG=off|error|warn|info|debug|trace
+// or `set_log_level` chooses the level.
 #pragma once
 
 #include <optional>

@@ -119,8 +119,11 @@ void refuse_incomplete_set(const EnvironmentLookup& lookup) {
   struct Sign {
     const char* name;
     const char* missing;
-    const char* launcher;
+    const char* launcher;  // null for those whose variables are not read
+    const char* size = nullptr;
   };
+  constexpr const char* explicit_set = "RANK and WORLD_SIZE";
+  constexpr const char* elastic = "torchrun or `penstock run`";
   constexpr std::array signs{
       Sign{"SLURM_STEP_ID", "SLURM_JOB_ID", "srun"},
       Sign{"SLURM_STEPID", "SLURM_JOB_ID", "srun"},
@@ -130,14 +133,32 @@ void refuse_incomplete_set(const EnvironmentLookup& lookup) {
       Sign{"MPI_LOCALRANKID", "PMI_RANK and PMI_SIZE", "mpirun"},
       Sign{"MPI_LOCALNRANKS", "PMI_RANK and PMI_SIZE", "mpirun"},
       Sign{"PMIX_NAMESPACE", "PMIX_RANK", "its launcher"},
-      Sign{"LOCAL_RANK", "RANK and WORLD_SIZE", "torchrun or `penstock run`"},
-      Sign{"LOCAL_WORLD_SIZE", "RANK and WORLD_SIZE", "torchrun or `penstock run`"}};
+      Sign{"LOCAL_RANK", explicit_set, elastic},
+      Sign{"LOCAL_WORLD_SIZE", explicit_set, elastic, "LOCAL_WORLD_SIZE"},
+      Sign{"PET_NNODES", explicit_set, "torchrun"},  // Kubeflow's settings for torchrun
+      Sign{"PET_NPROC_PER_NODE", explicit_set, "torchrun"},
+      Sign{"PET_NODE_RANK", explicit_set, "torchrun"},
+      Sign{"PET_RDZV_ENDPOINT", explicit_set, "torchrun"},
+      Sign{"FLUX_TASK_RANK", explicit_set, nullptr, "FLUX_JOB_SIZE"},
+      Sign{"PALS_RANKID", explicit_set, nullptr},
+      Sign{"MV2_COMM_WORLD_RANK", explicit_set, nullptr, "MV2_COMM_WORLD_SIZE"},
+      Sign{"MVP_COMM_WORLD_RANK", explicit_set, nullptr, "MVP_COMM_WORLD_SIZE"},
+      Sign{"JSM_NAMESPACE_RANK", explicit_set, nullptr, "JSM_NAMESPACE_SIZE"},
+      Sign{"MASTER_ADDR", explicit_set, elastic},
+      Sign{"MASTER_PORT", explicit_set, elastic}};
   for (const Sign& sign : signs) {
-    const auto value = value_of(lookup, sign.name);
-    if (!value || (sign.name == std::string_view("LOCAL_WORLD_SIZE") && value == "1")) continue;
-    throw UsageError(std::string("the environment has ") + sign.name + ", but not " + sign.missing, {},
-                     std::string("start the program with ") + sign.launcher +
-                         " and pass on all its variables, or set RANK=0 and WORLD_SIZE=1 for a single rank");
+    if (!value_of(lookup, sign.name) || (sign.size != nullptr && value_of(lookup, sign.size) == "1"))
+      continue;
+    const std::string what = std::string("the environment has ") + sign.name + ", but not " + sign.missing;
+    const std::string single = ", or set RANK=0 and WORLD_SIZE=1 for a single rank";
+    if (sign.launcher != nullptr)
+      throw UsageError(
+          what, {},
+          std::string("start the program with ") + sign.launcher + " and pass on all its variables" + single);
+    throw UsageError(what, {},
+                     std::string("set RANK to the value of ") + sign.name +
+                         " on each rank, and the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT on all" +
+                         single);
   }
 }
 

@@ -116,7 +116,15 @@ struct ProcessWorld : World::Impl {
     local_rank = environment.local_rank;
     secret = read_job_secret(look_in_process, environment);
     if (environment.launcher != LauncherKind::None) set_log_rank(rank);
-    Log(LogLevel::Info) << "launcher: " << to_string(environment);
+    announce_launcher();
+  }
+
+  // The world of a cluster's launcher is derived from its own variables, so its users see what was found.
+  void announce_launcher() const {
+    const std::string line = "launcher: " + to_string(environment);
+    const bool derived =
+        environment.launcher != LauncherKind::None && environment.launcher != LauncherKind::Torchrun;
+    derived&& rank == Rank(0) && size > 1 ? log_notice(line) : log_line(LogLevel::Info, line);
   }
 
   // A world through a store of the caller. Its process, not a launcher, hosts the store, but this world does

@@ -31,6 +31,11 @@ const std::vector<Mpi>& launchers() {
   return all;
 }
 
+const Words kTrain{PENSTOCK_TOOL, "train",        "--steps", "4",        "--batch",
+                   "8",           "--seq",        "16",      "--layers", "2",
+                   "--width",     "32",           "--heads", "2",        "--sample",
+                   "0",           "--eval-every", "0",       "--data",   PENSTOCK_SOURCE_DIR "/README.md"};
+
 class ToolMpirun : public ::testing::TestWithParam<Mpi> {
  protected:
   void SetUp() override {
@@ -64,6 +69,22 @@ TEST_P(ToolMpirun, StartsRanksOfProgram) {
   }
 }
 
+// A program says once what it found, unless the level of the log was chosen. `penstock train` prints the line
+// itself.
+TEST_P(ToolMpirun, Rank0NamesLauncher) {
+  const auto lines = [](const std::string& level, const Words& program) {
+    Words settings = ToolMpirun::settings();
+    settings.back() = "PENSTOCK_LOG=" + level;
+    const Outcome outcome = run_program(command(2, program), settings);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return count(outcome.err, std::string("launcher: ") + GetParam().job);
+  };
+  EXPECT_EQ(lines("", {kDdp}), 1);
+  EXPECT_EQ(lines("off", {kDdp}), 0);
+  EXPECT_EQ(lines("info", {kDdp}), 2);
+  EXPECT_EQ(lines("", kTrain), 0);
+}
+
 TEST_P(ToolMpirun, ConcurrentJobsDoNotConnect) {
   const Words settings = this->settings();
   Program one(command(2, {kDdp}), settings), other(command(4, {kDdp}), settings);
@@ -95,11 +116,6 @@ TEST_P(ToolMpirun, StartsRanksThroughScript) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   expect_losses(outcome.out, losses_alone());
 }
-
-const Words kTrain{PENSTOCK_TOOL, "train",        "--steps", "4",        "--batch",
-                   "8",           "--seq",        "16",      "--layers", "2",
-                   "--width",     "32",           "--heads", "2",        "--sample",
-                   "0",           "--eval-every", "0",       "--data",   PENSTOCK_SOURCE_DIR "/README.md"};
 
 TEST_P(ToolMpirun, TrainsAsRanks) {
   Words alone = kTrain;

@@ -43,17 +43,22 @@ TEST(ToolSlurm, SrunStartsRanksOfProgram) {
   expect_losses(run.outcome.out, expected);
   // Job 1: port 20000 + 1.
   EXPECT_THAT(run.outcome.err, HasSubstr("Slurm job 1, step 0: rank 1 of 2, store at node01:20001"));
+  // Without PENSTOCK_LOG, rank 0 of several says what it found.
+  EXPECT_EQ(count(run.outcome.err, "launcher: Slurm job 2, step 0: rank 0 of 4"), 1) << run.outcome.err;
+  EXPECT_EQ(count(run.outcome.err, "launcher: "), 3) << run.outcome.err;
 }
 
 // The PMIx plugin adds variables that mpirun sets, too.
 TEST(ToolSlurm, SrunWithPmixStartsRanksOfProgram) {
   const ClusterRun run = on_cluster(
       "srun --mpi=list 2>&1 | grep -q pmix || exit 3\n"
+      "! srun --mpi=pmix -n1 true 2>&1 | grep -q 'can not load PMIx library' || exit 4\n"
       "srun --mpi=pmix -n1 sh -c 'echo pmix rank $PMIX_RANK'\n"
       "PENSTOCK_LOG=info srun --mpi=pmix -K -N2 -n2 " +
       kDdp);
   if (!run.skipped.empty()) GTEST_SKIP() << run.skipped;
   if (run.outcome.code == 3) GTEST_SKIP() << "srun --mpi=list does not contain pmix";
+  if (run.outcome.code == 4) GTEST_SKIP() << "srun finds no libpmix.so (Debian's libpmix-dev)";
   ASSERT_EQ(run.outcome.code, 0) << run.outcome.err;
   EXPECT_THAT(run.outcome.out, HasSubstr("pmix rank 0"));
   expect_losses(run.outcome.out, losses_alone());
@@ -75,6 +80,17 @@ TEST(ToolSlurm, TrainsAsTasksOfSrun) {
   EXPECT_EQ(count(run.outcome.out, "launcher: Slurm job 1, step 0: rank 0 of 2"), 1) << run.outcome.out;
   EXPECT_THAT(run.outcome.out, HasSubstr("code 2\n"));
   EXPECT_EQ(count(run.outcome.err, "penstock: error:"), 1) << run.outcome.err;
+}
+
+// In the shell of a job, the ranks are local. The other tasks of the job stay idle, which is worth a warning.
+TEST(ToolSlurm, TrainingInShellOfJobWarns) {
+  const ClusterRun run =
+      on_cluster("printf '#!/bin/bash\n" + kTrain + " --ranks 2 2>&1; echo code $?\n' > job.sh\n" +
+                 "sbatch -W -N2 -n4 -o job.out job.sh; cat job.out");
+  if (!run.skipped.empty()) GTEST_SKIP() << run.skipped;
+  EXPECT_THAT(run.outcome.out, HasSubstr("code 0\n"));
+  EXPECT_EQ(count(run.outcome.out, "warning: Slurm job 1: the shell of an allocation of 4 tasks"), 1);
+  EXPECT_THAT(run.outcome.out, HasSubstr("`srun penstock train …` uses all tasks"));
 }
 
 // srun without --kill-on-bad-exit leaves the other tasks running. They notice the failure, and one reports

@@ -77,6 +77,11 @@ int train_command(Arguments& arguments) {
     throw UsageError(
         "--dashboard needs a command that starts the ranks itself, but a launcher started this rank", {},
         "use --tensorboard DIR instead");
+  if (found.allocated_tasks > 1)
+    std::fprintf(stderr,
+                 "warning: %s\nhint: the ranks start on this machine only; `srun penstock train …` uses all "
+                 "tasks of the job\n",
+                 to_string(found).c_str());
   if (is_external_rank) {
     request.default_ranks = found.world_size;
     request.local_ranks = local_ranks(found);

@@ -1,8 +1,7 @@
 // Fine-tunes a classifier exported by Python's `torch.export`, without Python: the successor of a program
 // that trains a torch::jit::Module. Usage: example_fine_tune MODEL.pt2 DATA.safetensors [OUT.pt [DEVICE]].
 // The data file has a tensor for each argument of the model's forward, and the tensor `target` with the
-// classes; examples/exported/make_classifiers.py writes such files. Links penstock::penstock for
-// safetensors.h; load_module alone needs only penstock::load.
+// classes; examples/exported/make_classifiers.py writes such files. Links only penstock::load.
 #include <penstock/checkpoint/safetensors.h>
 #include <penstock/load_module.h>
 

@@ -43,9 +43,15 @@ TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
     EXPECT_EQ(outcome.out, expected[i] + "\n") << "case " << i;
     if (i % 3 != 1) continue;  // a few of them: each starts processes
     words.emplace_back(i == 1 ? "--pp=2" : "--ranks=3");
+    words.emplace_back(i == 1 ? "--verbose" : "--quiet");
     const Outcome over_ranks = penstock(words);
     EXPECT_EQ(over_ranks.code, 0) << over_ranks.err;
     EXPECT_EQ(over_ranks.out, outcome.out) << "case " << i << " over ranks";
+    if (i == 1) {
+      EXPECT_THAT(over_ranks.err, HasSubstr("penstock[1] info: launcher: "));
+    } else {
+      EXPECT_EQ(over_ranks.err, "");
+    }
   }
   const auto refused = [&](std::vector<std::string> words, const std::string& text) {
     words.insert(words.begin(), "generate");

@@ -5,6 +5,7 @@
 #include "base/number_text.h"
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "cli/verbosity.h"
 #include "commands/commands.h"
 #include "commands/language_model.h"
 #include "commands/launching.h"
@@ -43,6 +44,7 @@ struct GenerateJob {
   int ranks = 1;
   std::string backend = "auto";
   DeviceChoice device = DeviceChoice::Auto;
+  Verbosity verbosity;
 
   bool built_in() const { return model.empty(); }
 };
@@ -172,6 +174,7 @@ int start_ranks(const GenerateJob& job, Tokens& tokens) {
   comm::LaunchOptions options = ranks_of("generate", job.ranks, command_line_of(job, tokens));
   FailureReport failures({.ranks = job.ranks});
   failures.attach(options);
+  job.verbosity.pass_to(options.environment);
   options.on_line = [&](Rank rank, comm::OutputStream stream, std::string_view line) {
     if (failures.take(rank, stream, line)) return;
     if (stream == comm::OutputStream::Out && line.starts_with(kTokenLine))
@@ -216,7 +219,9 @@ int generate_command(Arguments& arguments) {
   arguments.option("--pp", job.rank_request.pp, "pipeline-parallel ranks; each has a stage of the model [1]");
   arguments.option("--backend", job.backend, kBackendHelp);
   arguments.choice<DeviceChoice>("--device", job.device, kDeviceChoices, kDeviceHelp);
+  job.verbosity.declare(arguments);
   arguments.parse();
+  job.verbosity.apply();
   if (arguments.given("--prompt") && arguments.given("--prompt-tokens"))
     throw UsageError("--prompt and --prompt-tokens are both given", {}, "give one of the two");
   resolve(job);

@@ -81,6 +81,18 @@ TEST_F(ProjectDev, TorchFreeToolNeedsFewPackages) {
   EXPECT_THAT(asked("release"), HasSubstr(" libgloo-dev "));
 }
 
+// What a slow test needs is not skipped for want of a package.
+TEST_F(ProjectDev, SlowTierNeedsWhatItsTestsUse) {
+  stand_in("dpkg-query", "exit 1");
+  stand_in("id", "echo 1000");
+  const std::string fast = dev({"test"}).err, slow = dev({"test", "--slow"}).err;
+  for (const char* package : {"debootstrap", "openmpi-bin", "mpich", "slurm-wlm", "munge", "strace", "zsh",
+                              "fish", "man-db", "groff", "emscripten", "clang-16"}) {
+    EXPECT_THAT(slow, HasSubstr(std::string(" ") + package));
+    EXPECT_THAT(fast, Not(HasSubstr(std::string(" ") + package)));
+  }
+}
+
 // `sleep` returns at once here. The installation ends only after something was reported.
 TEST_F(ProjectDev, ReportsWhileItInstalls) {
   stand_in("id", "echo 0");

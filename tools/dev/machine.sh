@@ -4,9 +4,11 @@ tool_packages=(g++ cmake ninja-build python3 nlohmann-json3-dev libcli11-dev lib
 plan_packages=("${tool_packages[@]}" ccache python3-dev python3-yaml libgtest-dev libgmock-dev)    # tests without libtorch
 packages=("${tool_packages[@]}" make ccache pkg-config python3-dev python3-venv libgtest-dev libgmock-dev libgloo-dev iproute2)
 test_packages=(chromium clang-format python3-yaml)
-slow_packages=(dpkg-dev file emscripten debootstrap openmpi-bin mpich slurm-wlm munge libpmix-dev strace zsh fish man-db groff)
+npm_package=()  # Debian's conflicts with a newer Node.js, which brings its own npm
+command -v npm >/dev/null || npm_package=(npm)
+slow_packages=("${npm_package[@]}" dpkg-dev file emscripten debootstrap openmpi-bin mpich slurm-wlm munge libpmix-dev strace zsh fish man-db groff)
 lint_packages=(clang clang-tidy)
-docs_packages=(doxygen chromium python3-yaml)
+docs_packages=(doxygen chromium python3-yaml "${npm_package[@]}")
 package_packages=(dpkg-dev file)
 playground_packages=(cmake ninja-build ccache python3 nlohmann-json3-dev emscripten)
 newer_clangs=(16 19)  # for the slow tier
@@ -60,11 +62,6 @@ need_packages() {
     die "system packages are missing and only root can install them; run this command, then ./dev again:" "sudo sh -c '$line'"
   say "installing ${#missing[@]} Debian packages and their dependencies with apt-get: ${missing[*]}"
   DEBIAN_FRONTEND=noninteractive quietly sh -c "$line" || die "the installation failed" "$line"
-}
-
-# Installs npm if there is none. Debian's package conflicts with a newer Node.js, which brings its own npm.
-need_npm() {
-  command -v npm >/dev/null || need_packages npm
 }
 
 # Prints the directory of torch 2.13, 2.14 or 2.15 if the given Python can import it. Does not import it.

@@ -11,38 +11,10 @@ import models
 import pytest
 import ranks
 import torch
+from both import PACKAGES, both, grads, step
 
 CPU = torch.device("cpu")
 MSE = torch.nn.functional.mse_loss
-PACKAGES = ["torch.distributed.pipelining", "penstock.pipelining"]
-
-
-def _outcome(call: Any) -> Any:
-    """What a call returns, or the text of its exception, with tensors as lists."""
-    try:
-        found = call()
-    except Exception as error:
-        return str(error)
-    return found.tolist() if isinstance(found, torch.Tensor) else found
-
-
-def _both(function: Any, size: int, *args: Any) -> None:
-    found = ranks.run(_run_both, size, function, args)
-    for rank, (reference, ours) in enumerate(found):
-        assert ours == reference, f"rank {rank}"
-
-
-def _run_both(rank: int, size: int, function: Any, args: tuple[Any, ...]) -> list[Any]:
-    return [_outcome(lambda: function(importlib.import_module(name), rank, size, *args)) for name in PACKAGES]
-
-
-def _grads(module: torch.nn.Module) -> list[Any]:
-    return [None if p.grad is None else p.grad.mul(1e4).round().tolist() for p in module.parameters()]
-
-
-def _step(schedule: Any, rank: int, size: int, **more: Any) -> Any:
-    x, target = models.batch(8)
-    return schedule.step(*([x] if rank == 0 else []), **({"target": target} if rank == size - 1 else {}), **more)
 
 
 @pytest.mark.parametrize("name", ["_backward", "_debug", "_unflatten", "_utils", "microbatch", "schedules", "stage", "_IR"])
@@ -86,19 +58,19 @@ def _examples(package: Any, rank: int, size: int, given: str, rows: int) -> Any:
     more: dict[str, Any] = {f"{kind}_args": example for kind in ("input", "output") if kind in given}
     module = models.block(rank)
     stage = package.PipelineStage(module, rank, size, CPU, **more)
-    _step(package.ScheduleGPipe(stage, 4, loss_fn=MSE), rank, size)
+    step(package.ScheduleGPipe(stage, 4, loss_fn=MSE), rank, size)
     inputs = stage._stage_meta.inputs
-    return _grads(module), stage._inference_mode.value, [(m.shape, m.dtype) for m in inputs], stage.chunks
+    return grads(module), stage._inference_mode.value, [(m.shape, m.dtype) for m in inputs], stage.chunks
 
 
 @pytest.mark.parametrize("given", ["", "input", "output", "input output"])
 def test_examples_of_values(given: str) -> None:
-    _both(_examples, 2, given, 2)
+    both(_examples, 2, given, 2)
 
 
 @pytest.mark.parametrize(("given", "rows"), [("input", 3), ("output", 3), ("input output", 3)])
 def test_wrong_examples(given: str, rows: int) -> None:
-    _both(_examples, 1, given, rows)
+    both(_examples, 1, given, rows)
 
 
 def _wrong_example(rank: int, size: int) -> Any:
@@ -107,7 +79,7 @@ def _wrong_example(rank: int, size: int) -> Any:
     example = torch.empty(3, models.WIDTH) if rank == 0 else None
     stage = PipelineStage(models.block(rank), rank, size, CPU, input_args=example)
     try:
-        _step(ScheduleGPipe(stage, 4, loss_fn=MSE), rank, size)
+        step(ScheduleGPipe(stage, 4, loss_fn=MSE), rank, size)
     except RuntimeError as error:
         return [base.__name__ for base in type(error).__mro__], str(error)
 
@@ -123,7 +95,7 @@ def _no_target(package: Any, rank: int, size: int) -> Any:
 
 
 def test_a_missing_target() -> None:
-    _both(_no_target, 1)
+    both(_no_target, 1)
 
 
 def _evaluated(package: Any, rank: int, size: int) -> Any:
@@ -142,7 +114,7 @@ def _evaluated(package: Any, rank: int, size: int) -> Any:
 
 
 def test_eval_runs_in_the_gradient_mode_of_the_caller() -> None:
-    _both(_evaluated, 2)
+    both(_evaluated, 2)
 
 
 def _microbatches(package: Any, rank: int, size: int, backward: bool) -> Any:
@@ -154,12 +126,12 @@ def _microbatches(package: Any, rank: int, size: int, backward: bool) -> Any:
     losses: list[torch.Tensor] = []
     args = [[chunk] for chunk in x.chunk(4)] if rank == 0 else None
     schedule._step_microbatches(args, [None] * 4, list(target.chunk(4)), losses)
-    return _grads(module), len(losses), len(stage.output_chunks)
+    return grads(module), len(losses), len(stage.output_chunks)
 
 
 @pytest.mark.parametrize("backward", [True, False])
 def test_microbatches_without_step(backward: bool) -> None:
-    _both(_microbatches, 2, backward)
+    both(_microbatches, 2, backward)
 
 
 def _overridden(package: Any, rank: int, size: int, where: str) -> Any:
@@ -177,13 +149,13 @@ def _overridden(package: Any, rank: int, size: int, where: str) -> Any:
     schedule = package.ScheduleGPipe(stage, 4, loss_fn=MSE)
     for _ in range(2):
         module.zero_grad()
-        _step(schedule, rank, size)
-    return _grads(module), calls, getattr(stage.forward_one_chunk, "call_count", None)
+        step(schedule, rank, size)
+    return grads(module), calls, getattr(stage.forward_one_chunk, "call_count", None)
 
 
 @pytest.mark.parametrize("where", ["class", "object"])
 def test_stages_with_methods_of_their_own(where: str) -> None:
-    _both(_overridden, 2, where)
+    both(_overridden, 2, where)
 
 
 def test_a_stage_of_another_kind() -> None:
@@ -206,12 +178,12 @@ def _edited_table(package: Any, rank: int, size: int) -> Any:
     )
     for row in schedule.pipeline_order_with_comms.values():
         row[:] = [action for action in row if action.computation_type.value != "REDUCE_GRAD"]
-    _step(schedule, rank, size)
-    return _grads(module)
+    step(schedule, rank, size)
+    return grads(module)
 
 
 def test_an_edited_table_without_reductions() -> None:
-    _both(_edited_table, 2)
+    both(_edited_table, 2)
 
 
 def _fails_early(rank: int, size: int) -> Any:
@@ -220,36 +192,12 @@ def _fails_early(rank: int, size: int) -> Any:
     schedule = ScheduleGPipe(PipelineStage(models.block(rank), rank, size, CPU), 4, loss_fn=MSE)
     if rank == 0:
         with torch.no_grad(), pytest.raises(RuntimeError, match="requires gradients"):
-            _step(schedule, rank, size)
-    return _step(schedule, rank, size) is not None
+            step(schedule, rank, size)
+    return step(schedule, rank, size) is not None
 
 
 def test_a_step_without_gradients_does_not_wait_for_other_ranks() -> None:
     assert ranks.run(_fails_early, 2) == [False, True]
-
-
-def _custom(package: Any, rank: int, size: int, kind: str) -> Any:
-    """Functions that only record actions, or that reduce gradients with the method of the stage."""
-    tables, calls = package.schedules, []
-    module = models.block(0)
-    stage = package.PipelineStage(module, 0, 1, CPU)
-    schedule = tables._PipelineScheduleRuntime([stage], 2, loss_fn=MSE, backward_requires_autograd=kind != "no autograd")
-    schedule._prepare_schedule_with_comms({0: [tables._Action.from_str(text) for text in ("0F0", "0F1", "0B0", "0B1")]})
-
-    def record(action: Any, context: Any) -> None:
-        calls.append((str(action), torch.is_grad_enabled()))
-        if kind == "reduce":
-            stage.perform_reduce_grad(4)
-
-    schedule.register_custom_function(tables.FULL_BACKWARD if kind == "no autograd" else tables.REDUCE_GRAD, record)
-    with torch.set_grad_enabled(kind != "no autograd"):
-        _step(schedule, 0, 1)
-    return calls, _grads(module)
-
-
-@pytest.mark.parametrize("kind", ["no autograd", "record", "reduce"])
-def test_functions_that_replace_actions(kind: str) -> None:
-    _both(_custom, 1, kind)
 
 
 class _Wraps(models.Block):
@@ -280,29 +228,29 @@ def _get_mesh(package: Any, rank: int, size: int) -> Any:
         return world["tp"]
 
     stage = package.PipelineStage(module, rank, size, CPU, group=world.get_group("pp"), get_mesh=get_mesh)
-    _step(package.ScheduleGPipe(stage, 2, loss_fn=MSE), rank, size)
-    return _grads(module), asked if rank == 1 else None
+    step(package.ScheduleGPipe(stage, 2, loss_fn=MSE), rank, size)
+    return grads(module), asked if rank == 1 else None
 
 
 def test_get_mesh() -> None:
-    _both(_get_mesh, 2)
+    both(_get_mesh, 2)
 
 
 def _patched(package: Any, rank: int, size: int) -> Any:
     module = models.block(0)
     stage = package.PipelineStage(module, 0, 1, CPU)
     schedule = package.ScheduleGPipe(stage, 4, loss_fn=MSE)
-    _step(schedule, 0, 1)
+    step(schedule, 0, 1)
     counts = []
     for thing, name in ((stage, "scale_grads"), (schedule, "_maybe_compute_loss"), (schedule, "_compute_loss")):
         with mock.patch.object(thing, name, wraps=getattr(thing, name)) as patched:
             module.zero_grad()
-            _step(schedule, 0, 1)
+            step(schedule, 0, 1)
             counts.append(patched.call_count)
     module.zero_grad()
-    _step(schedule, 0, 1)
-    return _grads(module), counts[:2]
+    step(schedule, 0, 1)
+    return grads(module), counts[:2]
 
 
 def test_methods_may_be_patched_between_steps() -> None:
-    _both(_patched, 1)
+    both(_patched, 1)

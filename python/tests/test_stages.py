@@ -236,45 +236,6 @@ def test_an_output_that_cannot_be_sent() -> None:
     assert last[0] == "PeerFailed", last
 
 
-def _custom_functions(rank: int, size: int) -> Any:
-    from penstock.pipelining import PipelineStage, ScheduleDualPipeV
-    from penstock.pipelining.schedules import OVERLAP_F_B
-
-    indices = [rank, 2 * size - 1 - rank]
-    modules = {index: models.block(index) for index in indices}
-    stages = [PipelineStage(modules[i], i, 2 * size, CPU) for i in indices]
-    schedule = ScheduleDualPipeV(stages, 8, loss_fn=MSE)
-    by_index = {stage.stage_index: stage for stage in stages}
-    calls = []
-
-    def overlap(action: Any, ctx: Any) -> None:
-        forward, backward = action.sub_actions
-        calls.append(str(action))
-        stage, microbatch = by_index[forward.stage_index], forward.microbatch_index
-        output = stage.forward_one_chunk(microbatch, ctx.arg_mbs[microbatch], ctx.kwarg_mbs[microbatch])
-        assert output is not None
-        ctx.schedule_ref._maybe_compute_loss(stage, output, ctx.target_mbs, microbatch)
-        stage = by_index[backward.stage_index]
-        loss = ctx.schedule_ref._maybe_get_loss(stage, backward.microbatch_index)
-        stage.backward_one_chunk(
-            backward.microbatch_index, loss=loss, full_backward=backward.computation_type.value == "B"
-        )
-
-    schedule.register_custom_function(OVERLAP_F_B, overlap)
-    x, target = models.batch(16)
-    schedule.step(*([x] if rank == 0 else []), target=target)
-    return calls, {f"{i}.{n}": p.grad for i, m in modules.items() for n, p in m.named_parameters()}
-
-
-def test_custom_functions() -> None:
-    per_rank = ranks.run(_custom_functions, 2)
-    _, dense = models.dense(4, 16, 8)
-    for calls, grads in per_rank:
-        assert calls and all("OVERLAP_F_B" in call for call in calls)
-        for key, grad in grads.items():
-            torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)
-
-
 def _csv(rank: int, size: int, directory: str) -> Any:
     from penstock.pipelining import PipelineStage, ScheduleInterleaved1F1B
     from penstock.pipelining.schedules import _PipelineScheduleRuntime

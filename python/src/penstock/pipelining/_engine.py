@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from penstock import _torch
+from torch.distributed.pipelining._debug import map_debug_info as describe
 from torch.utils._pytree import tree_map_only
 
 from ._data_parallel import StageHooks
 from ._distributed import remember_mesh
-from ._metadata import StageMetadata
+from ._metadata import StageMetadata, needs_inference
 from ._wiring import StageOutput
 from ._worlds import GroupWorld, world_of
 
@@ -25,6 +26,11 @@ def _detach(value: Any) -> Any:
     if isinstance(value, StageOutput):
         return StageOutput(_detach(value.output), _detach(value.skips))
     return tree_map_only(torch.Tensor, torch.Tensor.detach, value)
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    if hasattr(error, "add_note"):  # Python 3.11
+        error.add_note(note)
 
 
 class StageCalls:
@@ -41,32 +47,35 @@ class StageCalls:
         self._order: list[int] = []
         self._next = 0
         self.outputs: dict[int, Any] = {}
-        self.last_output: Any = None
         self.forward: Callable[..., Any] = self._forward_last if stage.is_last else self._forward
 
-    def begin_step(self, order: list[int], saves_outputs: bool, train: bool) -> None:
-        """`order` lists the microbatches in the order of their forward passes."""
+    def begin_step(self, order: list[int], saves_outputs: bool, train: bool, infers: bool) -> None:
+        """`order` lists the microbatches in the order of their forward passes. `infers`: see `StageMetadata`."""
         self._order, self._next, self._saves_outputs = order, 0, saves_outputs
         self._train, self._grad_mode = train, torch.is_grad_enabled()
-        self._metadata.begin_step(train)
+        self._metadata.begin_step(train, infers)
         self.outputs = {}
 
-    def end_step(self) -> None:
-        self.last_output = None
+    def end_step(self, succeeded: bool) -> None:
         self.outputs = {}
+        if succeeded:
+            self._metadata.end_step()
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         stage = self._stage
-        self._metadata.check("input", args)
-        with torch.set_grad_enabled(self._grad_mode):  # a step without a backward pass runs in the mode of the caller
-            output = stage.forward_maybe_with_nosync(*args, **kwargs)
-        self._metadata.check("output", output)
-        self._metadata.record(args, output, self._train)
-        if not self._train and not stage.is_last:
-            output = _detach(output)
-        if stage._running is not None:  # only a custom function asks for it
-            self.last_output = output
-        return output
+        self._metadata.check_inputs(args)
+        try:
+            with torch.set_grad_enabled(self._grad_mode):  # a step without a backward pass runs in the mode of the caller
+                output = self._call(args, kwargs)
+        except Exception as error:
+            _add_note(error, f"{stage.log_prefix} failed to run forward: args: {describe(args)}, kwargs: {describe(kwargs)}")
+            raise
+        self._metadata.check_outputs(args, output)
+        return output if self._train or stage.is_last else _detach(output)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        forward = self._stage.forward_maybe_with_nosync
+        return forward(*args, **kwargs) if self._stage._wiring is None else self._stage._wiring.call(forward, args, kwargs)
 
     def _forward_last(self, *args: Any, **kwargs: Any) -> Any:
         output = self._forward(*args, **kwargs)
@@ -96,11 +105,12 @@ class Engine:
 
     def __init__(self, stages: list[Any], world: GroupWorld, table: Table, settings: dict[str, Any]) -> None:
         self._stages = stages
+        self._world = world
         self.table = table
         self.generation = world.generation
         self.calls = {stage.stage_index: StageCalls(stage, table.microbatches) for stage in stages}
+        self._infers: dict[bool, bool] = {}
         for stage in stages:
-            stage._calls = self.calls[stage.stage_index]
             for parameter in stage.submod.parameters():
                 mesh = getattr(parameter, "device_mesh", None)
                 if mesh is not None:
@@ -140,9 +150,11 @@ class Engine:
         """Runs a step and returns the losses of the microbatches, on the rank of the last stage."""
         first = any(stage.is_first for stage in self._stages)
         last = any(stage.is_last for stage in self._stages)
+        infers = self._infers_metadata(train)
         for call in self.calls.values():
-            call.begin_step(self.forward_order, return_outputs, train)
+            call.begin_step(self.forward_order, return_outputs, train, infers)
         self._hooks.begin_step()
+        succeeded = False
         try:
             with torch.set_grad_enabled(train or torch.is_grad_enabled()):
                 losses = self._pipeline.step(
@@ -152,10 +164,18 @@ class Engine:
                 if stage.is_last and return_outputs:
                     outputs = self.calls[stage.stage_index].outputs
                     stage.output_chunks.extend(outputs[microbatch] for microbatch in sorted(outputs))
+            succeeded = True
             return list(losses)
         finally:
             for call in self.calls.values():
-                call.end_step()
+                call.end_step(succeeded)
+
+    def _infers_metadata(self, train: bool) -> bool:
+        """Whether a stage of any rank does not describe its values, so that all stages take them from the first step."""
+        if train not in self._infers:
+            mine = any(needs_inference(stage, train) for stage in self._stages)
+            self._infers[train] = self._world.any_rank(mine)
+        return self._infers[train]
 
     def timeline(self) -> list[tuple[str, float, float]]:
         return list(self._pipeline.timeline())

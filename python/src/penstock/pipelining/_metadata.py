@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
+import torch
 from penstock.errors import PeerFailed, ShapeError
 from torch.distributed.pipelining import stage as _reference
 from torch.distributed.pipelining._utils import (
     InferenceMode,
     PipeliningMetadataError,
     _derive_grad_metas,
+    extract_tensor_meta,
     extract_tensor_metas,
     validate_and_normalize_to_tuple,
+    validate_metadata,
     validate_tensors_metadata,
 )
 
@@ -32,57 +39,174 @@ class PeerMetadataError(PeerFailed, PipeliningMetadataError):
         return made
 
 
+def needs_inference(stage: Any, train: bool) -> bool:
+    """Whether a stage of the program's own does not describe all its values."""
+    return isinstance(stage, _reference.PipelineStage) and InferenceMode.needs_dynamic(stage._user_meta, train)
+
+
 class StageMetadata:
-    """Checks the inputs and outputs of a stage, and sets the attributes that `torch.distributed.pipelining` sets."""
+    """Checks the values of a stage, and sets the attributes that `torch.distributed.pipelining` sets.
+
+    Examples of the user are expected in every microbatch. If some stage has none, the first microbatch of a step with a
+    backward pass, and of one without, gives the metadata of all stages. With `TORCH_DISTRIBUTED_DEBUG=DETAIL`, every
+    value must have the known metadata.
+    """
 
     def __init__(self, stage: Any, microbatches: int) -> None:
         self._stage = stage
+        self._manual = isinstance(stage, _reference.PipelineStage)
         self._microbatches = microbatches
-        self._recorded: bool | None = None
-        self._inputs: Any = None
-        self._outputs: Any = None
+        self._train = self._infers = False
+        self._is_known = self._is_complete = False
+        self._positional = 0
 
-    def begin_step(self, train: bool) -> None:
-        stage = self._stage
-        if not isinstance(stage, _reference.PipelineStage) or self._recorded is train:
+    def begin_step(self, train: bool, infers: bool) -> None:
+        """`infers`: some stage of the pipeline does not describe its values."""
+        if self._is_complete and (self._train, self._infers) == (train, infers):
             return
-        self._recorded = None
-        dynamic = InferenceMode.needs_dynamic(stage._user_meta, train)
-        stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC
+        self._train, self._infers = train, infers
+        self._is_known = self._is_complete = False
+        if self._manual:
+            self._stage._inference_mode = InferenceMode.DYNAMIC if infers else InferenceMode.STATIC
+            if not infers:
+                self._take_examples()
+
+    def check_inputs(self, args: tuple[Any, ...]) -> None:
+        self._positional = len(args)
+        if not self._manual and not self._is_known:
+            self._set_up()
+            self._is_known = True
+        if self._manual and self._stage.is_first and self._infers:
+            _refuse_none(args)
+        self._check("input", "forward inputs", args)
+
+    def check_outputs(self, args: tuple[Any, ...], output: Any) -> None:
+        """Checks the output of a microbatch, records its metadata if it is the first one, and watches its gradients."""
+        stage, output = self._stage, _main_output(output)
+        if self._manual and not stage.is_last and self._infers:
+            _refuse_none(output)
+        self._check("output", "forward outputs", output)
+        first = not self._is_known
+        if first:
+            self._record(args, output)
+        if self._train and self._manual and (first or stage._runtime_validate):
+            self._watch("input", args, first)
+            if not stage.is_last:
+                self._watch("output", output, first)
+
+    def end_step(self) -> None:
+        """Sets up what PyTorch prepares for sends and receives."""
+        if not self._is_complete:
+            self._is_complete = True
+            if self._manual:
+                self._set_up()
+
+    def _check(self, kind: str, label: str, value: Any) -> None:
+        """Raises MetadataError if a value differs from the example of the user, or from what is known."""
+        stage = self._stage
+        at_end = stage.is_first if kind == "input" else stage.is_last
         # If all stages describe their values, the ends of the pipeline are not checked: nothing is received there.
-        self._inputs = stage._user_meta.inputs if dynamic or not stage.is_first else None
-        self._outputs = stage._user_meta.outputs if dynamic or not stage.is_last else None
-
-    def check(self, kind: str, value: Any) -> None:
-        """Raises MetadataError if the inputs or outputs of a microbatch differ from the example of the user."""
-        expected = self._inputs if kind == "input" else self._outputs
+        expected = getattr(stage._user_meta, f"{kind}s") if self._manual and (self._infers or not at_end) else None
         if expected:
-            try:
-                tensors = validate_and_normalize_to_tuple(_main_output(value)) or ()
-                validate_tensors_metadata(f"Stage {self._stage.stage_index} {kind}", expected, tensors)
-            except PipeliningMetadataError as error:
-                raise MetadataError(str(error)) from None
+            _compare(f"Stage {stage.stage_index} {kind}", expected, value)
+        known = getattr(stage._stage_meta, f"{kind}s") if self._is_known else None
+        if stage._runtime_validate and known is not None and (kind == "input" or not at_end):
+            _compare(f"Stage {stage.stage_index} {label}", known, value)
 
-    def record(self, args: tuple[Any, ...], output: Any, train: bool) -> None:
-        """Stores the metadata of the first microbatch in the stage."""
+    def _take_examples(self) -> None:
+        meta, user = self._stage._stage_meta, self._stage._user_meta
+        meta.inputs, meta.outputs = user.inputs, user.outputs
+        if self._train:
+            meta.input_grads = user.input_grads or _derive_grad_metas(user.inputs)
+            meta.output_grads = user.output_grads or _derive_grad_metas(user.outputs)
+        self._is_known = True
+
+    def _record(self, args: tuple[Any, ...], output: Any) -> None:
+        meta, user = self._stage._stage_meta, self._stage._user_meta
+        meta.inputs, meta.outputs = _metas(args), _metas(output)
+        if self._train:
+            meta.input_grads = self._expect_grads("input", meta.inputs, user.input_grads)
+            meta.output_grads = None if self._stage.is_last else self._expect_grads("output", meta.outputs, user.output_grads)
+        self._is_known = True
+
+    def _expect_grads(self, kind: str, metas: tuple[Any, ...] | None, examples: tuple[Any, ...] | None) -> Any:
+        """The metadata of gradients, until they arrive. Examples must be given for exactly those that will arrive."""
+        if metas and examples:
+            like = [meta if meta.requires_grad else None for meta in metas]
+            pairs = zip_longest(like, examples[: len(like)])
+            with _own_errors():
+                validate_tensors_metadata(
+                    f"Stage {self._stage.stage_index} {kind}_grad",
+                    examples,
+                    tuple(found and (example or found) for found, example in pairs),
+                )
+        return None if metas is None else _derive_grad_metas(metas)
+
+    def _watch(self, kind: str, values: Any, first: bool) -> None:
+        for index, value in enumerate(values if isinstance(values, (tuple, list)) else (values,)):
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.register_hook(partial(self._see_gradient, kind, index, first))
+
+    def _see_gradient(self, kind: str, index: int, first: bool, gradient: torch.Tensor) -> None:
         stage = self._stage
-        if self._recorded is train or not isinstance(stage, _reference.PipelineStage):
+        metas = getattr(stage._stage_meta, f"{kind}_grads")
+        if metas is None:
             return
-        self._recorded = train
-        if stage._inference_mode == InferenceMode.STATIC:
-            inputs, outputs = stage._user_meta.inputs, stage._user_meta.outputs
-        else:
-            inputs, outputs = _metas(args), _metas(_main_output(output))
-        if inputs is None or outputs is None:
-            return
-        meta = stage._stage_meta
-        meta.inputs, meta.outputs = inputs, outputs
-        if train:
-            stage.chunks = self._microbatches
-            inferred = stage.is_last and stage._inference_mode == InferenceMode.DYNAMIC
-            meta.input_grads = _derive_grad_metas(inputs)
-            meta.output_grads = None if inferred else _derive_grad_metas(outputs)
-        stage._setup_forward_send_info()
+        if first:
+            found = extract_tensor_meta(gradient)
+            examples = getattr(stage._user_meta, f"{kind}_grads")
+            if examples:
+                _compare_one(f"Stage {stage.stage_index} {kind}_grad[{index}]", examples[index], found)
+            setattr(stage._stage_meta, f"{kind}_grads", (*metas[:index], found, *metas[index + 1 :]))
+        elif not (kind == "input" and stage.is_first):
+            way = "output (input_grads)" if kind == "input" else "input (output_grads)"
+            _compare_one(f"Stage {stage.stage_index} backward {way}[{index}]", metas[index], gradient)
+
+    def _set_up(self) -> None:
+        """Calls what prepares sends and receives in PyTorch, without memory for the values."""
+        stage, device = self._stage, self._stage.device
+        stage.device = torch.device("meta")
+        try:
+            if self._manual:
+                stage._setup_forward_recv_info(self._microbatches, self._train)
+                stage._setup_forward_send_info()
+            else:
+                stage._prepare_forward_infra(self._microbatches, (None,) * self._positional, None, self._train)
+            if self._train:
+                (stage._setup_backward_recv_info if self._manual else stage._prepare_backward_infra)(self._microbatches)
+                if not stage.is_first:
+                    stage.grad_send_info = stage._create_grad_send_info(stage.args_recv_info[0])
+        except PipeliningMetadataError:
+            pass  # PyTorch has no description of these values, such as those that skip stages
+        finally:
+            stage.device = device
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    try:
+        yield
+    except PipeliningMetadataError as error:
+        raise MetadataError(str(error)) from None
+
+
+def _refuse_none(value: Any) -> None:
+    """Raises MetadataError for None among the values that go to a stage."""
+    if value is None or (isinstance(value, (tuple, list)) and any(part is None for part in value)):
+        with _own_errors():
+            validate_and_normalize_to_tuple([None] if value is None else value)
+
+
+def _compare(label: str, expected: tuple[Any, ...], value: Any) -> None:
+    with _own_errors():
+        validate_tensors_metadata(label, expected, validate_and_normalize_to_tuple(value) or ())
+
+
+def _compare_one(label: str, expected: Any, found: Any) -> None:
+    if expected is None:
+        raise MetadataError(f"{label}: expected None, got metadata")
+    with _own_errors():
+        validate_metadata(label, expected, found, raise_on_mismatch=True)
 
 
 def _main_output(value: Any) -> Any:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from penstock import _plan
 from penstock._plan import Timeline
 from penstock.errors import PeerFailed, ShapeError, UsageError
-from torch.distributed.pipelining.schedules import _PipelineContext, _PipelineSchedule
+from torch.distributed.pipelining.schedules import _PipelineSchedule
 
 from ._as_written import cannot_use_runtime, overrides_actions
 from ._engine import Engine, Table, usable_world
@@ -24,11 +24,11 @@ class _OnRuntime(_PipelineSchedule):
     _engine: Engine | None = None
     _engine_order: Any = None
     _as_written = False
+    _initialized_flags: tuple[str, str]
+    _set_up_by_runtime = False
     _grad_mode = True
     _eval_losses: list[Any] | None = None
-    _running: Any = None
     _loss_kwargs: dict[str, Any] | None = None
-    _context: _PipelineContext | None = None
     _skips: list[tuple[str, int, int]] | None = None
     _shared: list[dict[int, str]] | None = None
 
@@ -57,7 +57,7 @@ class _OnRuntime(_PipelineSchedule):
         `timeline().show()` draws it, and a notebook shows it without a call.
         """
         if self._engine is None:
-            raise UsageError("there is no timeline before the first step")
+            raise UsageError("there is no timeline before the first step, or of steps that run in PyTorch's loop")
         stage, table = self._local_stages()[0], self._engine.table
         rows: list[Any] = [[] for _ in range(stage.group_size)]
         if all_ranks:
@@ -83,15 +83,8 @@ class _OnRuntime(_PipelineSchedule):
     def _table(self) -> Table:
         raise NotImplementedError
 
-    def _custom_functions(self) -> dict[str, Any]:
-        return {}
-
     def _must_run_as_written(self) -> bool:
         return False
-
-    def _scales_gradients(self) -> bool:
-        """Whether the runtime scales gradients. If a function of the program reduces them, it scales them too."""
-        return self.scale_grads
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         stages = self._local_stages()
@@ -129,6 +122,7 @@ class _OnRuntime(_PipelineSchedule):
     ) -> None:
         stages = self._local_stages()
         if cannot_use_runtime(stages) or self._engine_to_use() is None:
+            self._prepare_as_written()
             super()._step_microbatches(  # type: ignore[safe-super]
                 arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs
             )
@@ -137,7 +131,6 @@ class _OnRuntime(_PipelineSchedule):
         args, kwargs = [tuple(each) for each in args], [each or {} for each in kwargs]
         train = self._has_backward and all(stage.has_backward for stage in stages)
         self._check_target(stages, target_mbs, train)
-        self._context = _PipelineContext(self, args, kwargs, target_mbs, losses)
         self._loss_kwargs, self._grad_mode = loss_kwargs, torch.is_grad_enabled()
         self._eval_losses = None if train else []
         assert self._engine is not None
@@ -145,8 +138,27 @@ class _OnRuntime(_PipelineSchedule):
             found = self._engine.run(args, kwargs, target_mbs, train, return_outputs)
             self._internal_losses = self._in_order(self._eval_losses) if self._eval_losses else found
         finally:
-            self._context = self._loss_kwargs = self._eval_losses = None
+            self._loss_kwargs = self._eval_losses = None
+        self._after_runtime_step(train)
         self._update_losses(stages, losses)
+
+    def _prepare_as_written(self) -> None:
+        """Lets PyTorch's loop set up the stages anew: the runtime leaves no buffers for it."""
+        if self._skips or self._shared:
+            raise UsageError(
+                "declared skip values and shared parameters need the C++ runtime, but this schedule runs in PyTorch's loop",
+                hint="do not override or replace what runs a part of a step, and register no custom functions",
+            )
+        if self._set_up_by_runtime:
+            self._set_up_by_runtime = False
+            for flag in self._initialized_flags:
+                setattr(self, flag, False)
+
+    def _after_runtime_step(self, train: bool) -> None:
+        """Sets the attributes that tell programs what has been set up."""
+        self._set_up_by_runtime = True
+        for flag, value in zip(self._initialized_flags, (True, train), strict=True):
+            setattr(self, flag, value)
 
     def _check_target(self, stages: list[Any], targets: list[Any] | None, train: bool) -> None:
         for stage in stages:
@@ -200,10 +212,10 @@ class _OnRuntime(_PipelineSchedule):
             shared = stages[0]._shared_parameters
         return {
             "loss": self._call_loss if self._loss_fn is not None else None,
-            "scale_grads": self._scales_gradients() and table.reduces_gradients,
+            "scale_grads": self.scale_grads and table.reduces_gradients,
             "skips": skips,
             "shared": [list(entry.items()) for entry in shared],
-            "custom": self._custom_functions(),
+            "custom": {},
             "defer_receives": getattr(self, "_defer_pp_recv", False),
         }
 
@@ -214,14 +226,3 @@ class _OnRuntime(_PipelineSchedule):
             return loss  # type: ignore[no-any-return]
         self._eval_losses.append(loss)
         return torch.zeros(())  # the runtime needs a number, and the caller gets the losses as they are
-
-    # A function that replaces an action may call these; the runtime has done their work.
-
-    def _maybe_compute_loss(
-        self, stage: Any, output: Any, target_mbs: Any, mb_index: int, loss_kwargs: Any = None
-    ) -> None:
-        if self._running is None:
-            super()._maybe_compute_loss(stage, output, target_mbs, mb_index, loss_kwargs)
-
-    def _maybe_get_loss(self, stage: Any, mb_index: int) -> Any:
-        return None if self._running is not None else super()._maybe_get_loss(stage, mb_index)

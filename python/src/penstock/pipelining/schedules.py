@@ -74,18 +74,10 @@ __all__ = [
 ]
 
 
-class _Pending:
-    """Stands for receives that the runtime has already waited for."""
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def pop(self, key: object, default: Any = None) -> list[Any]:
-        return []
-
-
 class PipelineScheduleSingle(_OnRuntime, _reference.PipelineScheduleSingle):
     """Base class of schedules with one stage per rank. Derived classes define `_get_pipeline_order`."""
+
+    _initialized_flags = "_stage_forward_initialized", "_stage_backward_initialized"
 
     def _local_stages(self) -> list[Any]:
         return [self._stage]
@@ -168,6 +160,8 @@ class ScheduleZB2P(PipelineScheduleSingle):
 class PipelineScheduleMulti(_OnRuntime, _reference.PipelineScheduleMulti):
     """Base class of schedules with several stages per rank. Derived classes set `pipeline_order`."""
 
+    _initialized_flags = "_stages_forward_initialized", "_stages_backward_initialized"
+
     def _local_stages(self) -> list[Any]:
         return list(self._stages)
 
@@ -227,34 +221,16 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti, _reference._PipelineSchedu
         self._engine = None
 
     def _must_run_as_written(self) -> bool:
-        """Whether functions of the program take the place of autograd, so that there is no backward pass to run."""
-        computes = {FORWARD, FULL_BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, OVERLAP_F_B} & set(self._comp_type_to_function_map)
-        return bool(computes) and (self._loss_fn is None or not self._backward_requires_autograd)
+        """Whether functions of the program replace actions: they may use anything that PyTorch's loop has, even on threads."""
+        return bool(self._comp_type_to_function_map)
 
-    def _scales_gradients(self) -> bool:
-        return self.scale_grads and REDUCE_GRAD not in self._comp_type_to_function_map
-
-    def _custom_functions(self) -> dict[str, Any]:
-        return {kind.value: self._replacement(call) for kind, call in self._comp_type_to_function_map.items()}
-
-    def _replacement(self, call: Callable[..., None]) -> Callable[[str, Any], None]:
-        def run(text: str, default: Any) -> None:
-            self._set_running(default)
-            received = self.fwd_recv_ops, self.bwd_recv_ops
-            self.fwd_recv_ops = self.bwd_recv_ops = _Pending()  # type: ignore[assignment]
-            try:
-                with torch.set_grad_enabled(self._grad_mode):
-                    call(_Action.from_str(text), self._context)
-            finally:
-                self.fwd_recv_ops, self.bwd_recv_ops = received
-                self._set_running(None)
-
-        return run
-
-    def _set_running(self, default: Any) -> None:
-        self._running = default
-        for stage in self._local_stages():
-            stage._running = default
+    def _after_runtime_step(self, train: bool) -> None:
+        super()._after_runtime_step(train)
+        self.backward_counter.clear()
+        for action in self.pipeline_order_with_comms[self.rank]:
+            for part in action.sub_actions or (action,):
+                if part.computation_type in (FULL_BACKWARD, BACKWARD_WEIGHT):
+                    self.backward_counter[part.stage_index] += 1
 
 
 class ScheduleLoopedBFS(_PipelineScheduleRuntime, _reference.ScheduleLoopedBFS):

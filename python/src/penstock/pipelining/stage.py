@@ -22,63 +22,10 @@ __all__ = ["PipelineStage", "StageOutput", "build_stage"]
 
 
 class _RunsOnRuntime(_PipelineStageBase):
-    """Lets functions that replace an action call the methods of the stage.
+    """A stage that the C++ runtime runs. Calls of its methods by the program do what they do in PyTorch."""
 
-    While such a function runs, `forward_one_chunk` and its relatives run the default implementation of the action, and
-    the methods that would move values do nothing, because the runtime moves them.
-    """
-
-    _running: Any = None
-    _calls: Any = None
     _wiring: Wiring | None = None
     _shared_parameters: list[dict[int, str]] = []
-
-    def _run_part(self, kind: str, chunk: int) -> None:
-        self._running.run_part(f"{self.stage_index}{kind}{chunk}")
-
-    def forward_one_chunk(
-        self,
-        fwd_chunk_id: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any] | None = None,
-        save_forward_output: bool = True,
-    ) -> Any:
-        if self._running is None:
-            return super().forward_one_chunk(fwd_chunk_id, args, kwargs, save_forward_output)
-        self._run_part("F", fwd_chunk_id)
-        return self._calls.last_output
-
-    def backward_one_chunk(
-        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
-    ) -> None:
-        if self._running is None:
-            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-            return
-        self._run_part("B" if full_backward else "I", bwd_chunk_id)
-
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        if self._running is None:
-            super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
-            return
-        self._run_part("W", bwd_chunk_id)
-
-    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        if self._running is None:
-            super().perform_reduce_grad(grad_scale_factor)
-            return
-        self._running.run_part(f"{self.stage_index}REDUCE_GRAD")
-        self.scale_grads(grad_scale_factor)  # the runtime leaves it to the function that replaces the reduction
-
-    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
-        if self._running is None:
-            super().set_local_fwd_input(prev_stage_outputs, mb_index)
-
-    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
-        if self._running is None:
-            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
-
-    def get_local_bwd_output(self, mb_index: int) -> Any:
-        return () if self._running is not None else super().get_local_bwd_output(mb_index)
 
 
 class PipelineStage(_RunsOnRuntime, _reference.PipelineStage):
@@ -137,11 +84,6 @@ class _PipelineStage(_RunsOnRuntime, _reference._PipelineStage):
     ) -> None:
         super().__init__(stage_module, stage_index, pipe_info, device, group)
         self._wiring = stage_wiring(pipe_info.graph, stage_index)
-
-    def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
-        if self._wiring is None:
-            return super().forward_maybe_with_nosync(*args, **kwargs)
-        return self._wiring.call(super().forward_maybe_with_nosync, args, kwargs)
 
 
 def build_stage(

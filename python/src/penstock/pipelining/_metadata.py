@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -124,7 +125,10 @@ class StageMetadata:
     def _record(self, args: tuple[Any, ...], output: Any) -> None:
         meta, user = self._stage._stage_meta, self._stage._user_meta
         meta.inputs, meta.outputs = _metas(args), _metas(output)
-        if self._train:
+        if not self._train:  # PyTorch finds them without gradients, and runs the step in the mode of the caller
+            meta.inputs = meta.inputs if self._stage.is_first else _without_grad(meta.inputs)
+            meta.outputs = _without_grad(meta.outputs)
+        else:
             meta.input_grads = self._expect_grads("input", meta.inputs, user.input_grads)
             meta.output_grads = None if self._stage.is_last else self._expect_grads("output", meta.outputs, user.output_grads)
         self._is_known = True
@@ -207,6 +211,10 @@ def _compare_one(label: str, expected: Any, found: Any) -> None:
         raise MetadataError(f"{label}: expected None, got metadata")
     with _own_errors():
         validate_metadata(label, expected, found, raise_on_mismatch=True)
+
+
+def _without_grad(metas: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    return None if metas is None else tuple(replace(meta, requires_grad=False) for meta in metas)
 
 
 def _main_output(value: Any) -> Any:

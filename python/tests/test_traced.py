@@ -9,6 +9,7 @@ import models
 import pytest
 import ranks
 import torch
+from both import both
 
 CPU = torch.device("cpu")
 MSE = torch.nn.functional.mse_loss
@@ -157,6 +158,36 @@ def test_split_calls_keyword_inputs_and_several_outputs() -> None:
     for _, grads in per_rank:
         for key, grad in grads.items():
             torch.testing.assert_close(grad, want[key], rtol=1e-4, atol=1e-6, msg=key)
+
+
+def _called(package: Any, rank: int, size: int, kind: str) -> Any:
+    """The methods of a traced stage, called by the program or by PyTorch's loop."""
+    torch.manual_seed(0)
+    model = _model() if kind == "skips" else torch.nn.Sequential(models.Block(), models.Block())
+    x, target = models.batch(8)
+    args = (x, _mask(8)) if kind == "skips" else (x,)
+    spec = _spec() if kind == "skips" else {"1": package.SplitPoint.BEGINNING}
+    pipe = package.pipeline(model, tuple(arg[:2] for arg in args), split_spec=spec)
+    if kind != "loop":
+        stage = pipe.build_stage(0, CPU)
+        stage._prepare_forward_infra(4, args)
+        return stage.forward_one_chunk(0, (x[:2],)).tolist()
+    stage = pipe.build_stage(rank, CPU)
+    outputs = []
+    original = stage.forward_one_chunk
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        outputs.append(original(*args, **kwargs))
+        return outputs[-1]
+
+    stage.forward_one_chunk = forward
+    package.ScheduleGPipe(stage, 4, loss_fn=MSE).step(*(args if rank == 0 else ()), target=target)
+    return [output.tolist() for output in outputs]
+
+
+@pytest.mark.parametrize("kind", ["direct", "skips", "loop"])
+def test_methods_of_traced_stages_return_what_the_module_returns(kind: str) -> None:
+    assert all(isinstance(found, list) for found in both(_called, 2, kind))
 
 
 def _from_file(rank: int, size: int, path: str) -> Any:

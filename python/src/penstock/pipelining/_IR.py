@@ -17,6 +17,7 @@ from torch import fx
 from torch.distributed.pipelining import _IR as _reference
 from torch.distributed.pipelining._IR import SplitPoint, get_submod_name, pipe_split
 
+from ._mirror import mirror
 from .stage import _PipelineStage
 
 __all__ = ["Pipe", "SplitPoint", "annotate_split_points", "pipe_split", "pipeline", "pipeline_from_export"]
@@ -171,3 +172,6 @@ def _is_in(node: fx.Node, path: str) -> bool:
 
 def __getattr__(name: str) -> Any:
     return getattr(_reference, name)
+
+
+mirror(__name__, _reference)

@@ -6,6 +6,11 @@ from typing import Any
 
 from torch.distributed.pipelining import _unflatten as _reference
 
+from ._mirror import mirror
+
 
 def __getattr__(name: str) -> Any:
     return getattr(_reference, name)
+
+
+mirror(__name__, _reference)

@@ -11,8 +11,13 @@ from torch.distributed.pipelining.microbatch import (  # noqa: F401
     split_args_kwargs_into_chunks,
 )
 
+from ._mirror import mirror
+
 __all__ = ["TensorChunkSpec", "merge_chunks", "split_args_kwargs_into_chunks"]
 
 
 def __getattr__(name: str) -> Any:
     return getattr(_reference, name)
+
+
+mirror(__name__, _reference)

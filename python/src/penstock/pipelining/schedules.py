@@ -52,6 +52,7 @@ from torch.distributed.pipelining.schedules import (  # noqa: F401
 from ._actions import _simulate_comms_compute, actions_of, check_file, texts_of
 from ._engine import Table
 from ._metadata import MetadataError
+from ._mirror import mirror
 from ._steps import _OnRuntime
 
 __all__ = [
@@ -342,3 +343,6 @@ def get_schedule_class(schedule_name: str) -> type:
 
 def __getattr__(name: str) -> Any:
     return getattr(_reference, name)
+
+
+mirror(__name__, _reference)

@@ -16,6 +16,7 @@ from torch.distributed.pipelining._utils import PipeInfo
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from ._distributed import remember_get_mesh, remember_mesh
+from ._mirror import mirror
 from ._wiring import StageOutput, Wiring, stage_wiring
 
 __all__ = ["PipelineStage", "StageOutput", "build_stage"]
@@ -99,3 +100,6 @@ def build_stage(
 
 def __getattr__(name: str) -> Any:
     return getattr(_reference, name)
+
+
+mirror(__name__, _reference)

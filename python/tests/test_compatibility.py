@@ -46,6 +46,14 @@ def test_unknown_schedules() -> None:
         get_schedule_class("GPype")
 
 
+def _few_microbatches(package: Any, rank: int, size: int) -> Any:
+    return package.Schedule1F1B(package.PipelineStage(models.block(rank), rank, size, CPU), 1)
+
+
+def test_too_few_microbatches() -> None:
+    assert "Number of microbatches (1) must be greater than" in both(_few_microbatches, 2)[0]
+
+
 def test_a_traced_graph_becomes_a_pipe_of_the_package() -> None:
     from penstock.pipelining._IR import MultiUseParameterConfig, Pipe
 

@@ -66,6 +66,7 @@ def test_an_exception_of_a_stage() -> None:
     assert kind == "KeyError"
     assert "row 7" in text
     assert any("stage 1" in note and "microbatch 2" in note and "1F2" in note for note in notes), notes
+    assert any("[Stage 1] failed to run forward" in note and "torch.Size([2, 8])" in note for note in notes), notes
     for rank in (0, 2):
         kind, text, _, seconds = found[rank][0]
         assert kind == "PeerFailed", (rank, kind, text)

@@ -379,7 +379,7 @@ def _plain(rank: int, size: int) -> Any:
     from penstock.pipelining import PipelineStage, Schedule1F1B
 
     module = models.block(rank)
-    schedule = Schedule1F1B(PipelineStage(module, rank, size, CPU), 1, loss_fn=MSE)  # fewer microbatches than stages
+    schedule = Schedule1F1B(PipelineStage(module, rank, size, CPU), 2, loss_fn=MSE)
     x, target = models.batch(8)
     schedule.step(*([x] if rank == 0 else []), target=target)
     return {f"{rank}.{n}": p.grad for n, p in module.named_parameters()}
@@ -387,7 +387,7 @@ def _plain(rank: int, size: int) -> Any:
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_start_methods(method: str) -> None:
-    _, dense = models.dense(2, 8, 1)
+    _, dense = models.dense(2, 8, 2)
     for grads in ranks.run(_plain, 2, method=method):
         for key, grad in grads.items():
             torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)

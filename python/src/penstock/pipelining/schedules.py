@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
 from penstock import plan
 from penstock import schedule as _tables
 from torch.distributed.pipelining import schedules as _reference
@@ -124,21 +123,6 @@ class ScheduleGPipe(PipelineScheduleSingle, _reference.ScheduleGPipe):
 
 class Schedule1F1B(PipelineScheduleSingle, _reference.Schedule1F1B):
     """After a warm-up, one forward pass and one backward pass in turn."""
-
-    def __init__(
-        self,
-        stage: Any,
-        n_microbatches: int,
-        loss_fn: Callable[..., Any] | None = None,
-        args_chunk_spec: Any = None,
-        kwargs_chunk_spec: Any = None,
-        output_merge_spec: Any = None,
-        scale_grads: bool = True,
-    ) -> None:
-        # The reference refuses fewer microbatches than stages; its table needs them.
-        _reference.PipelineScheduleSingle.__init__(
-            self, stage, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads
-        )
 
     def _get_pipeline_order(self) -> dict[int, list[Any]]:
         return self._generated_order("1F1B")

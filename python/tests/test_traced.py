@@ -96,6 +96,20 @@ def test_skips_ties_and_late_inputs(size: int, names: list[str]) -> None:
         assert seen == set(want), name
 
 
+def _train_in_debug_mode(rank: int, size: int) -> Any:
+    import torch.distributed as dist
+
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    return _train(rank, size, ["LoopedBFS"])["LoopedBFS"]["losses"]
+
+
+def test_skips_are_accepted_in_debug_mode() -> None:
+    x, target = models.batch(8)
+    want = MSE(_model()(x, _mask(8)), target).item()
+    losses = ranks.run(_train_in_debug_mode, 2)[1]
+    assert sum(losses) / 4 == pytest.approx(want, rel=1e-5)
+
+
 def test_marks_can_be_set_twice() -> None:
     from penstock.pipelining import pipeline
 

@@ -59,18 +59,28 @@ class StageMetadata:
         self._microbatches = microbatches
         self._train = self._infers = False
         self._is_known = self._is_complete = False
+        self._debugs = False
+        self._examples: dict[str, Any] = {}
         self._positional = 0
 
     def begin_step(self, train: bool, infers: bool) -> None:
         """`infers`: some stage of the pipeline does not describe its values."""
+        stage = self._stage
+        self._debugs = stage._runtime_validate
         if self._is_complete and (self._train, self._infers) == (train, infers):
             return
         self._train, self._infers = train, infers
         self._is_known = self._is_complete = False
-        if self._manual:
-            self._stage._inference_mode = InferenceMode.DYNAMIC if infers else InferenceMode.STATIC
-            if not infers:
-                self._take_examples()
+        if not self._manual:
+            return
+        stage._inference_mode = InferenceMode.DYNAMIC if infers else InferenceMode.STATIC
+        # If all stages describe their values, the ends of the pipeline are not checked: nothing is received there.
+        self._examples = {
+            "input": stage._user_meta.inputs if infers or not stage.is_first else None,
+            "output": stage._user_meta.outputs if infers or not stage.is_last else None,
+        }
+        if not infers:
+            self._take_examples()
 
     def check_inputs(self, args: tuple[Any, ...]) -> None:
         self._positional = len(args)
@@ -90,7 +100,7 @@ class StageMetadata:
         first = not self._is_known
         if first:
             self._record(args, output)
-        if self._train and self._manual and (first or stage._runtime_validate):
+        if self._train and self._manual and (first or self._debugs):
             self._watch("input", args, first)
             if not stage.is_last:
                 self._watch("output", output, first)
@@ -104,15 +114,14 @@ class StageMetadata:
 
     def _check(self, kind: str, label: str, value: Any) -> None:
         """Raises MetadataError if a value differs from the example of the user, or from what is known."""
-        stage = self._stage
-        at_end = stage.is_first if kind == "input" else stage.is_last
-        # If all stages describe their values, the ends of the pipeline are not checked: nothing is received there.
-        expected = getattr(stage._user_meta, f"{kind}s") if self._manual and (self._infers or not at_end) else None
+        stage, expected = self._stage, self._examples.get(kind)
         if expected:
             _compare(f"Stage {stage.stage_index} {kind}", expected, value)
-        known = getattr(stage._stage_meta, f"{kind}s") if self._is_known else None
-        if stage._runtime_validate and known is not None and (kind == "input" or not at_end):
-            _compare(f"Stage {stage.stage_index} {label}", known, value)
+        if self._debugs and self._is_known and not (kind == "output" and stage.is_last):
+            known = getattr(stage._stage_meta, f"{kind}s")
+            # Of a traced stage, PyTorch also counts the values that skip stages here.
+            if known is not None and (self._manual or len(known) == len(value)):
+                _compare(f"Stage {stage.stage_index} {label}", known, value)
 
     def _take_examples(self) -> None:
         meta, user = self._stage._stage_meta, self._stage._user_meta

@@ -11,40 +11,49 @@ import torch
 
 CPU = torch.device("cpu")
 MSE = torch.nn.functional.mse_loss
-NAMES = ["GPipe", "1F1B", "ZB1P", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
+SINGLE = ["GPipe", "1F1B"]
+LOOPED = ["LoopedBFS", "Interleaved1F1B"]
+ZERO_BUBBLE = ["InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]
 ROWS = 16
 
 
 def _indices(name: str, rank: int) -> list[int]:
-    if name in ("GPipe", "1F1B", "ZB1P"):
+    if name in [*SINGLE, "ZB1P"]:
         return [rank]
-    return [rank, 3 - rank] if name == "ZBVZeroBubble" else [rank, rank + 2]
+    return [rank, 3 - rank] if name in ("ZBVZeroBubble", "DualPipeV") else [rank, rank + 2]
 
 
-def _train(rank: int, size: int, names: list[str], mode: str) -> Any:
-    from penstock.pipelining import PipelineStage
-    from penstock.pipelining.schedules import get_schedule_class
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+def _wrap(module: torch.nn.Module, mode: str, mesh: Any) -> Any:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.nn.parallel import DistributedDataParallel
+
+    if mode == "ddp":
+        return DistributedDataParallel(module, process_group=mesh.get_group())
+    if mode == "replicate":
+        return replicate(module, mesh=mesh)
+    if mode == "fsdp":
+        return fully_shard(module, mesh=mesh)
+    return fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+
+
+def _train(package: Any, names: list[str], mode: str, steps: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
     dp, pp = mesh["dp"], mesh["pp"]
     found = {}
     for name in names:
-        indices = _indices(name, pp.get_local_rank())
         stages = []
+        indices = _indices(name, pp.get_local_rank())
         for index in indices:
-            module: Any = models.block(index)
-            if mode == "ddp":
-                module = DistributedDataParallel(module, process_group=dp.get_group())
-            else:
-                module = fully_shard(module, mesh=dp)
-            stages.append(PipelineStage(module, index, 2 * len(indices), CPU, group=pp.get_group()))
-        schedule = get_schedule_class(name)(stages[0] if len(indices) == 1 else stages, 4, loss_fn=MSE)
+            module = _wrap(models.block(index), mode, dp)
+            stages.append(package.PipelineStage(module, index, 2 * len(indices), CPU, group=pp.get_group()))
+        made = package.schedules.get_schedule_class(name)
+        schedule = made(stages[0] if len(indices) == 1 else stages, 4, loss_fn=lambda y, target: MSE(y.float(), target))
         x, target = models.batch(ROWS)
         half = slice(dp.get_local_rank() * ROWS // 2, (dp.get_local_rank() + 1) * ROWS // 2)
-        for _ in range(2):  # gradients accumulate
+        for _ in range(steps):  # gradients accumulate
             schedule.step(*([x[half]] if pp.get_local_rank() == 0 else []), target=target[half])
         grads = {}
         for stage in stages:
@@ -55,14 +64,38 @@ def _train(rank: int, size: int, names: list[str], mode: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def _train_ours(rank: int, size: int, names: list[str], mode: str) -> Any:
+    import penstock.pipelining as ours
+
+    return _train(ours, names, mode, steps=2)
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "replicate"])
 def test_gradients_are_those_of_the_full_batch(mode: str) -> None:
-    per_rank = ranks.run(_train, 4, NAMES, mode)
-    for name in NAMES:
+    names = [*SINGLE, "ZB1P", *LOOPED, *ZERO_BUBBLE]
+    per_rank = ranks.run(_train_ours, 4, names, mode)
+    for name in names:
         _, dense = models.dense(2 * len(_indices(name, 0)), ROWS, 4)
         for found in per_rank:
             for key, grad in found[name].items():
                 torch.testing.assert_close(grad, 2 * dense[key], rtol=1e-4, atol=1e-6, msg=f"{mode}, {name}: {key}")
+
+
+def _train_both(rank: int, size: int, names: list[str], mode: str) -> Any:
+    import penstock.pipelining as ours
+    import torch.distributed.pipelining as reference
+
+    return [_train(package, names, mode, steps=1) for package in (ours, reference)]
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp", "replicate", "bf16"])
+def test_gradients_of_one_step_are_those_of_the_reference(mode: str) -> None:
+    names = SINGLE + LOOPED + (ZERO_BUBBLE if mode != "ddp" else [])  # DDP there reduces only some gradients
+    for ours, reference in ranks.run(_train_both, 4, names, mode):
+        for name in names:
+            assert ours[name].keys() == reference[name].keys()
+            for key, grad in ours[name].items():
+                torch.testing.assert_close(grad, reference[name][key], rtol=1e-5, atol=1e-7, msg=f"{mode}, {name}: {key}")
 
 
 def _tensor_parallel(rank: int, size: int, names: list[str]) -> Any:

@@ -171,3 +171,76 @@ def test_distributed_tensors_between_stages() -> None:
     for found in per_rank:
         for key, grad in found.items():
             torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)
+
+
+def _two_layouts(rank: int, size: int) -> Any:
+    """Distributed tensors on two meshes with equal axes and sizes, and on one that is not known."""
+    from penstock.pipelining import PipelineStage
+    from penstock.pipelining._distributed import pack, unpack
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.pipelining._utils import PipeliningMetadataError
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+    meshes = [world._unflatten(0, (2, 2), names)["tp"] for names in (("pp", "tp"), ("tp", "pp"))]
+    full = torch.arange(8.0).view(4, 2)
+    stages, packed = [], []
+    for mesh in meshes:
+        module = models.block(0)
+        module.scale = torch.nn.Parameter(distribute_tensor(torch.zeros(2), mesh))
+        stages.append(PipelineStage(module, 0, 4, CPU))
+        found = pack(distribute_tensor(full, mesh, [Shard(0)]))
+        assert found is not None
+        packed.append(found)
+    for mesh, (local, text) in zip(meshes, packed, strict=True):
+        again = unpack(local, text)
+        assert isinstance(again, DTensor) and again.device_mesh == mesh
+        torch.testing.assert_close(again.full_tensor(), full)
+    assert len(stages[0]._mesh_cache) == len(stages[1]._mesh_cache) == 1
+
+    import penstock.pipelining._distributed as distributed
+
+    distributed._meshes.clear()
+    del stages, module
+    unknown = PipelineStage(models.block(0), 0, 4, CPU, get_mesh=lambda names, layout: None)
+    with pytest.raises(PipeliningMetadataError, match="(?s)axes .'tp',.*callback returned None.*get_mesh"):
+        unpack(*packed[0])
+    unknown._mesh_cache._get_mesh_cb = lambda names, layout: meshes[0] if (names, layout) == (("tp",), meshes[0]._layout) else None
+    assert unpack(*packed[0]).device_mesh == meshes[0]
+
+
+def test_meshes_are_found_by_axes_and_layout() -> None:
+    ranks.run(_two_layouts, 4)
+
+
+class Wraps(models.Block):
+    """Sends a distributed tensor to a stage that does not know its mesh."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        self.mesh = mesh
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.distributed.tensor import DTensor, Replicate
+
+        return DTensor.from_local(super().forward(x), self.mesh, [Replicate()])
+
+
+def _unknown_mesh(rank: int, size: int) -> Any:
+    from penstock.pipelining import PipelineStage, ScheduleGPipe
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("pp", "tp"))
+    module = Wraps(mesh["tp"]) if rank == 0 else models.block(1)
+    schedule = ScheduleGPipe(PipelineStage(module, rank, size, CPU, group=mesh.get_group("pp")), 2, loss_fn=MSE)
+    x, target = models.batch(ROWS)
+    try:
+        schedule.step(*([x] if rank == 0 else []), target=target)
+    except RuntimeError as error:
+        return [base.__name__ for base in type(error).__mro__], str(error)
+
+
+def test_an_unknown_mesh_is_a_metadata_error_on_every_rank() -> None:
+    for bases, text in ranks.run(_unknown_mesh, 2):
+        assert "PipeliningMetadataError" in bases
+        assert "axes ('tp',)" in text and "get_mesh" in text

@@ -13,7 +13,7 @@ from penstock import _torch
 from torch.utils._pytree import tree_map_only
 
 from ._data_parallel import StageHooks
-from ._distributed import remember_mesh
+from ._distributed import remember_meshes
 from ._metadata import StageMetadata
 from ._wiring import StageOutput
 from ._worlds import GroupWorld, world_of
@@ -101,10 +101,7 @@ class Engine:
         self.calls = {stage.stage_index: StageCalls(stage, table.microbatches) for stage in stages}
         for stage in stages:
             stage._calls = self.calls[stage.stage_index]
-            for parameter in stage.submod.parameters():
-                mesh = getattr(parameter, "device_mesh", None)
-                if mesh is not None:
-                    remember_mesh(mesh)
+            remember_meshes(stage)  # again: the program may have distributed the parameters since it made the stage
         self._hooks = StageHooks(stages)
         entries = [
             (

@@ -40,6 +40,7 @@ class StageCalls:
         self._grad_mode = True
         self._order: list[int] = []
         self._next = 0
+        self.started = False
         self.outputs: dict[int, Any] = {}
         self.last_output: Any = None
         self.forward: Callable[..., Any] = self._forward_last if stage.is_last else self._forward
@@ -47,6 +48,7 @@ class StageCalls:
     def begin_step(self, order: list[int], saves_outputs: bool, train: bool) -> None:
         """`order` lists the microbatches in the order of their forward passes."""
         self._order, self._next, self._saves_outputs = order, 0, saves_outputs
+        self.started = False
         self._train, self._grad_mode = train, torch.is_grad_enabled()
         self._metadata.begin_step(train)
         self.outputs = {}
@@ -57,6 +59,7 @@ class StageCalls:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         stage = self._stage
+        self.started = True
         self._metadata.check("input", args)
         with torch.set_grad_enabled(self._grad_mode):  # a step without a backward pass runs in the mode of the caller
             output = stage.forward_maybe_with_nosync(*args, **kwargs)
@@ -153,6 +156,11 @@ class Engine:
         finally:
             for call in self.calls.values():
                 call.end_step()
+
+    @property
+    def started(self) -> bool:
+        """Whether a module was called in this step."""
+        return any(call.started for call in self.calls.values())
 
     def timeline(self) -> list[tuple[str, float, float]]:
         return list(self._pipeline.timeline())

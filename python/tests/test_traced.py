@@ -180,6 +180,22 @@ def test_marks_can_be_set_twice() -> None:
         torch.testing.assert_close(pipe(x, _mask(2))[0], model(x, _mask(2)))
 
 
+def test_marks_add_up() -> None:
+    from penstock.pipelining import SplitPoint, pipeline
+    from penstock.pipelining._IR import Pipe, annotate_split_points
+
+    model = Chain(4)
+    args = models.batch(2)
+    annotate_split_points(model, {"blocks.1": SplitPoint.BEGINNING})
+    annotate_split_points(model, {"blocks.2": SplitPoint.BEGINNING})
+    assert Pipe.from_tracing(model, args).num_stages == 3
+    annotate_split_points(model, {"blocks.2": SplitPoint.END})  # in place of the other mark
+    pipe = Pipe.from_tracing(model, args)
+    assert pipe.num_stages == 3 and "blocks.2.up.weight" in dict(pipe.get_stage_module(1).named_parameters())
+    assert pipeline(model, mb_args=args, split_spec={"blocks.3": SplitPoint.END}).num_stages == 4
+    assert Pipe.from_tracing(model, args).num_stages == 3  # `pipeline` leaves no marks
+
+
 def test_both_ways_to_split_are_refused() -> None:
     from penstock.pipelining import pipeline
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from penstock import _torch
-from torch.utils._pytree import tree_map_only
 
 from ._data_parallel import StageHooks
 from ._distributed import remember_meshes
 from ._metadata import StageMetadata
+from ._structures import map_tensors
 from ._wiring import StageOutput
 from ._worlds import GroupWorld, world_of
 
@@ -24,7 +24,7 @@ def _detach(value: Any) -> Any:
         return value.detach()
     if isinstance(value, StageOutput):
         return StageOutput(_detach(value.output), _detach(value.skips))
-    return tree_map_only(torch.Tensor, torch.Tensor.detach, value)
+    return map_tensors(torch.Tensor.detach, value)
 
 
 class StageCalls:

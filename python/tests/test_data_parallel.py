@@ -244,3 +244,43 @@ def test_an_unknown_mesh_is_a_metadata_error_on_every_rank() -> None:
     for bases, text in ranks.run(_unknown_mesh, 2):
         assert "PipeliningMetadataError" in bases
         assert "axes ('tp',)" in text and "get_mesh" in text
+
+
+class PartlyUsed(models.Block):
+    """Has a parameter that only the second replica uses, and one that none uses."""
+
+    def __init__(self, used: bool) -> None:
+        super().__init__()
+        self.used = used
+        self.sometimes, self.never = torch.nn.Linear(models.WIDTH, models.WIDTH), torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return self.sometimes(y) if self.used else y
+
+
+def _unused(rank: int, size: int) -> Any:
+    from penstock.pipelining import PipelineStage, Schedule1F1B
+    from torch.nn.parallel import DistributedDataParallel
+
+    x, target = models.batch(ROWS)
+    half = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
+    groups = [torch.distributed.new_group([each]) for each in range(size)]
+    found = []
+    for pipelined in (True, False):
+        torch.manual_seed(3)
+        module = DistributedDataParallel(PartlyUsed(rank == 1), find_unused_parameters=True)
+        if pipelined:
+            stage = PipelineStage(module, 0, 1, CPU, group=groups[rank])
+            Schedule1F1B(stage, 4, loss_fn=MSE).step(x[half], target=target[half])
+        else:
+            MSE(module(x[half]), target[half]).backward()
+        found.append({key: p.grad for key, p in module.named_parameters()})
+    return found
+
+
+def test_unused_parameters_have_no_gradients() -> None:
+    for ours, dense in ranks.run(_unused, 2):
+        assert {key for key, grad in ours.items() if grad is None} == {"module.never.weight", "module.never.bias"}
+        for key, grad in ours.items():
+            torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)

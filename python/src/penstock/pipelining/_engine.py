@@ -136,8 +136,8 @@ class Engine:
         targets: list[Any] | None,
         train: bool,
         return_outputs: bool,
-    ) -> list[torch.Tensor]:
-        """Runs a step and returns the losses of the microbatches, on the rank of the last stage."""
+    ) -> None:
+        """Runs a step."""
         first = any(stage.is_first for stage in self._stages)
         last = any(stage.is_last for stage in self._stages)
         for call in self.calls.values():
@@ -145,14 +145,13 @@ class Engine:
         self._hooks.begin_step()
         try:
             with torch.set_grad_enabled(train or torch.is_grad_enabled()):
-                losses = self._pipeline.step(
+                self._pipeline.step(
                     args if first else [], kwargs, targets if last else None, train, _interruptible()
                 )
             for stage in self._stages:
                 if stage.is_last and return_outputs:
                     outputs = self.calls[stage.stage_index].outputs
                     stage.output_chunks.extend(outputs[microbatch] for microbatch in sorted(outputs))
-            return list(losses)
         finally:
             for call in self.calls.values():
                 call.end_step()

@@ -27,7 +27,8 @@ class _OnRuntime(_PipelineSchedule):
     _engine_order: Any = None
     _as_written = False
     _grad_mode = True
-    _eval_losses: list[Any] | None = None
+    _step_losses: list[Any] = []
+    _trains = False
     _running: Any = None
     _loss_kwargs: dict[str, Any] | None = None
     _context: _PipelineContext | None = None
@@ -152,7 +153,7 @@ class _OnRuntime(_PipelineSchedule):
         train = self._has_backward and all(stage.has_backward for stage in stages)
         self._context = _PipelineContext(self, args, kwargs, targets, losses)
         self._loss_kwargs, self._grad_mode = loss_kwargs, torch.is_grad_enabled()
-        self._eval_losses = None if train else []
+        self._step_losses, self._trains = [], train
         try:
             while True:
                 engine = None
@@ -162,15 +163,17 @@ class _OnRuntime(_PipelineSchedule):
                         return False
                     self._check_target(stages, targets, train)
                     self._takes_part = True
-                    found = engine.run(args, kwargs, targets, train, return_outputs)
+                    engine.run(args, kwargs, targets, train, return_outputs)
                     break
                 except PeerFailed as error:
                     started = engine is not None and engine.started
                     if started or not world.may_rejoin(error):
                         raise
-            self._internal_losses = self._in_order(self._eval_losses) if self._eval_losses else found
+            if self._step_losses:
+                self._internal_losses = self._in_order(self._step_losses)
         finally:
-            self._context = self._loss_kwargs = self._eval_losses = None
+            self._context = self._loss_kwargs = None
+            self._step_losses = []
         self._update_losses(stages, losses)
         return True
 
@@ -180,7 +183,7 @@ class _OnRuntime(_PipelineSchedule):
                 raise MetadataError(f"Stage {stage.stage_index}: loss_fn and target required for last stage")
 
     def _in_order(self, losses: list[Any]) -> list[Any]:
-        """The losses of a step without a backward pass, by microbatch."""
+        """The losses of a step by microbatch."""
         assert self._engine is not None
         return [loss for _, loss in sorted(zip(self._engine.forward_order, losses, strict=True), key=lambda item: item[0])]
 
@@ -243,9 +246,9 @@ class _OnRuntime(_PipelineSchedule):
     def _call_loss(self, output: Any, target: Any) -> torch.Tensor:
         with torch.set_grad_enabled(self._grad_mode):
             loss = self._compute_loss(output, target, self._loss_kwargs)
-        if self._eval_losses is None:
+        self._step_losses.append(loss.detach() if self._trains and isinstance(loss, torch.Tensor) else loss)
+        if self._trains:
             return loss  # type: ignore[no-any-return]
-        self._eval_losses.append(loss)
         return torch.zeros(())  # the runtime needs a number, and the caller gets the losses as they are
 
     # A function that replaces an action may call these; the runtime has done their work.

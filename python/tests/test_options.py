@@ -1,7 +1,8 @@
-"""Options of stages and schedules, with both packages: deferred weight gradients, late receives, profiler ranges."""
+"""Options of stages and schedules, with both packages: deferred weight gradients, late receives, profiler ranges; and copies."""
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import models
@@ -148,3 +149,44 @@ def test_profiler_ranges() -> None:
             computes = [[text for text in each if "SEND" not in text and "RECV" not in text] for each in (ours, reference)]
             assert computes[0] == computes[1], name
             assert len(computes[0]) > 2 * MICROBATCHES, name
+
+
+def _compiled(rank: int, size: int) -> Any:
+    import penstock.pipelining as ours
+
+    module = models.block(rank)
+    stage = ours.PipelineStage(torch.compile(module, backend="aot_eager"), rank, size, CPU)
+    _step(ours, "1F1B", [stage])
+    two = [ours.PipelineStage(stage.submod, index, 2 * size, CPU) for index in (rank, rank + size)]
+    for name, stages in (("ZB1P", stage), ("ZB2P", stage), ("VHalf", two), ("InterleavedZeroBubble", two)):
+        with pytest.raises(RuntimeError, match=f"{name} schedule is not supported with.*torch.compile"):
+            ours.schedules.get_schedule_class(name)(stages, MICROBATCHES, loss_fn=MSE)
+    return {f"{rank}.{key}": p.grad for key, p in module.named_parameters()}
+
+
+def test_compiled_stages() -> None:
+    _, dense = models.dense(2, ROWS, MICROBATCHES)
+    for grads in ranks.run(_compiled, 2):
+        for key, grad in grads.items():
+            torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)
+
+
+def _copied(rank: int, size: int) -> Any:
+    import penstock.pipelining as ours
+
+    schedule = ours.Schedule1F1B(ours.PipelineStage(models.block(rank), rank, size, CPU), MICROBATCHES, loss_fn=MSE)
+    x, target = models.batch(ROWS)
+    schedule.step(*([x] if rank == 0 else []), target=target)
+    again = pickle.loads(pickle.dumps(schedule))
+    module = again._stage.submod
+    assert module is not schedule._stage.submod
+    module.zero_grad()
+    again.step(*([x] if rank == 0 else []), target=target)
+    return {f"{rank}.{key}": p.grad for key, p in module.named_parameters()}
+
+
+def test_schedules_can_be_pickled_after_a_step() -> None:
+    _, dense = models.dense(2, ROWS, MICROBATCHES)
+    for grads in ranks.run(_copied, 2):
+        for key, grad in grads.items():
+            torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)

@@ -35,6 +35,10 @@ class _OnRuntime(_PipelineSchedule):
     _skips: list[tuple[str, int, int]] | None = None
     _shared: list[dict[int, str]] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy of the schedule needs: it connects the ranks again at its first step."""
+        return {**self.__dict__, "_engine": None, "_built_generation": None}
+
     def declare_skips(self, skips: list[tuple[str, int, int]]) -> None:
         """Declares values that skip stages: name, the stage that returns it, the stage that uses it.
 

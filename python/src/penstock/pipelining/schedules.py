@@ -75,6 +75,12 @@ __all__ = [
 ]
 
 
+def _check_compiled(stages: list[Any], schedule: Any, table: Any) -> None:
+    """Refuses compiled modules if the schedule splits backward passes: their buffers are used up by the first part."""
+    if any(action is not None and action.kind in ("I", "W") for row in table.table for action in row):
+        _check_torch_compile_compatibility(stages, type(schedule).__name__)
+
+
 class _Pending:
     """Stands for receives that the runtime has already waited for."""
 
@@ -115,6 +121,7 @@ class PipelineScheduleSingle(_OnRuntime, _reference.PipelineScheduleSingle):
     def _generated_order(self, name: str) -> dict[int, list[_Action | None]]:
         """The table of a built-in schedule."""
         table = _tables.generate(name, ranks=self._num_stages, microbatches=self._n_microbatches)
+        _check_compiled([self._stage], self, table)
         return {rank: _add_reduce_grad(actions_of(row), self._n_microbatches) for rank, row in enumerate(table.table)}
 
 
@@ -308,6 +315,7 @@ class _Generated(_PipelineScheduleRuntime):
         )
 
     def _prepare(self, table: Any) -> None:
+        _check_compiled(self._stages, self, table)
         self.pipeline_order = {rank: actions_of(row) for rank, row in enumerate(table.table)}
         self._prepare_schedule_with_comms(self.pipeline_order)
 

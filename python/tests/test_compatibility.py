@@ -262,3 +262,94 @@ def _patched(package: Any, rank: int, size: int) -> Any:
 
 def test_methods_may_be_patched_between_steps() -> None:
     both(_patched, 1)
+
+
+def _overridden_split(rank: int, size: int, name: str) -> Any:
+    from penstock.pipelining import PipelineStage
+    from penstock.pipelining.schedules import get_schedule_class
+
+    calls = []
+
+    class Stage(PipelineStage):
+        def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+            calls.append(grad_scale_factor)
+            super().perform_reduce_grad(grad_scale_factor)
+
+    module = models.block(rank)
+    schedule = get_schedule_class(name)(Stage(module, rank, size, CPU), 4, loss_fn=MSE)
+    losses: list[torch.Tensor] = []
+    output = _step(schedule, rank, size, losses=losses)
+    x, target = models.batch(8)
+    evaluated = schedule.eval(*([x] if rank == 0 else []), target=target)
+    assert rank < size - 1 or (len(losses) == 4 and torch.equal(output, evaluated))
+    return {f"{rank}.{key}": p.grad for key, p in module.named_parameters()}, calls
+
+
+@pytest.mark.parametrize("name", ["ZB1P", "ZB2P"])
+def test_our_schedules_with_methods_of_the_program(name: str) -> None:
+    _, dense = models.dense(3, 8, 4)
+    for grads, calls in ranks.run(_overridden_split, 3, name):
+        assert calls == [4]
+        for key, grad in grads.items():
+            torch.testing.assert_close(grad, dense[key], rtol=1e-4, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize("name", ["1F1B", "InterleavedZeroBubble", "ZB1P", "VHalf"])
+def test_the_visualizer_knows_every_schedule(name: str) -> None:
+    from penstock import schedule
+    from penstock.pipelining._schedule_visualizer import get_schedule_ops
+    from penstock.pipelining.schedules import get_schedule_class
+    from torch.distributed.pipelining import _schedule_visualizer as reference
+
+    ours = [[str(action) for action in row if action is not None] for row in get_schedule_ops(name, 4, 8)]
+    if name == "InterleavedZeroBubble":
+        assert ours == [[str(a) for a in row if a is not None] for row in reference.get_schedule_ops(name, 4, 8)]
+    else:
+        made = schedule.generate({"VHalf": "V-Half"}.get(name, name), ranks=4, microbatches=8)
+        assert [[text for text in row if "REDUCE" not in text] for row in ours] == [
+            [str(a) for a in row if a is not None] for row in made.table
+        ]
+    with pytest.raises(AssertionError, match="num_stages_per_rank"):
+        get_schedule_ops(get_schedule_class(name), 4, 8, num_stages_per_rank=2 if name in ("1F1B", "ZB1P") else 1)
+
+
+def _abstract(package: Any, rank: int, size: int) -> Any:
+    stage = package.PipelineStage(models.block(0), 0, 1, CPU)
+    try:
+        package.schedules.PipelineScheduleSingle(stage, 4)
+    except TypeError as error:
+        return str(error).partition(" with")[0]
+
+
+def test_the_base_class_is_abstract() -> None:
+    both(_abstract, 1)
+
+
+def _missing_file(package: Any, rank: int, size: int) -> Any:
+    stage = package.PipelineStage(models.block(0), 0, 1, CPU)
+    found = []
+    for made in (package.schedules.PipelineScheduleMulti, package.schedules._PipelineScheduleRuntime):
+        for form in ("compute_only", "compute_comms", "other"):
+            try:
+                made([stage], 4)._load_csv("does/not/exist.csv", form)
+            except Exception as error:
+                found.append((type(error).__name__, str(error)))
+    return found
+
+
+def test_formats_are_checked_before_files() -> None:
+    both(_missing_file, 1)
+
+
+def _reversed_ranks(package: Any, rank: int, size: int) -> Any:
+    index = size - 1 - rank
+    module = models.block(index)
+    stage = package.PipelineStage(module, index, size, CPU)
+    stage.stage_index_to_group_rank = {i: size - 1 - i for i in range(size)}
+    losses: list[torch.Tensor] = []
+    output = _step(package.Schedule1F1B(stage, 4, loss_fn=MSE), index, size, losses=losses)
+    return _grads(module), [round(loss.item(), 5) for loss in losses], output is None
+
+
+def test_stages_may_be_on_other_ranks() -> None:
+    both(_reversed_ranks, 3)

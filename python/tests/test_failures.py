@@ -172,3 +172,49 @@ def test_a_killed_rank() -> None:
         assert seconds < LIMIT
     else:
         raise AssertionError("rank 1 was killed, but all ranks returned")
+
+
+def _many(rank: int, size: int) -> list[str]:
+    """Schedules of several kinds, a third of which fail in one stage first."""
+    import random
+
+    from penstock.pipelining import PipelineStage
+    from penstock.pipelining.schedules import get_schedule_class
+
+    choose = random.Random(5)
+    seen = []
+    for number in range(15):
+        name = choose.choice(["GPipe", "1F1B", "ZB1P", "Interleaved1F1B", "ZBVZeroBubble", "DualPipeV"])
+        kind, failing = choose.choice(["step", "eval", "failure"]), choose.randrange(size)
+        second = {"Interleaved1F1B": [rank + size], "ZBVZeroBubble": [2 * size - 1 - rank], "DualPipeV": [2 * size - 1 - rank]}
+        modules = {}
+        for index in [rank, *second.get(name, [])]:
+            torch.manual_seed(1000 + index)
+            modules[index] = Faulty(at=2 if kind == "failure" and rank == failing and not modules else 0)
+        total = size * len(modules)
+        stages = [PipelineStage(module, index, total, torch.device("cpu")) for index, module in modules.items()]
+        schedule = get_schedule_class(name)(stages if len(stages) > 1 else stages[0], 4, loss_fn=torch.nn.functional.mse_loss)
+        x, target = models.batch(8)
+        args = [x] if rank == 0 else []
+        if kind == "eval":
+            with torch.inference_mode():
+                schedule.eval(*args, target=target)
+        elif kind == "failure":
+            try:
+                schedule.step(*args, target=target)
+            except (KeyError, RuntimeError) as error:
+                seen.append(type(error).__name__)
+            for module in modules.values():
+                module.zero_grad()
+        schedule.step(*args, target=target)
+        _, dense = models.dense(total, 8, 4)
+        for index, module in modules.items():
+            for key, p in module.named_parameters():
+                torch.testing.assert_close(p.grad, dense[f"{index}.{key}"], rtol=1e-4, atol=1e-6, msg=f"{number}, {name}: {key}")
+    return seen
+
+
+def test_many_schedules_and_failures_on_one_group() -> None:
+    first, last = ranks.run(_many, 2)
+    assert len(first) == len(last) > 2
+    assert all({a, b} == {"KeyError", "PeerFailed"} for a, b in zip(first, last, strict=True)), (first, last)

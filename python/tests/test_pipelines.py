@@ -57,7 +57,7 @@ def _compare(rank: int, size: int, names: list[str], microbatches: int) -> dict[
     return found
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_matches_the_reference(size: int) -> None:
     names = SINGLE + LOOPED + V_SHAPED + OURS
     microbatches = 8

@@ -60,4 +60,18 @@ for module in unpacked/penstock/*.so; do
   name=$(basename "$module")
   expect 0 "penstock.${name%%.*}" beside/bin/python -c "import torch, penstock.${name%%.*} as module; print(module)"
 done
+
+echo "== a pipeline of two ranks, and the same program on torch.distributed.pipelining"
+cp "$checkout/python/examples/stages.py" ours.py
+sed 's/penstock\.pipelining/torch.distributed.pipelining/' ours.py >theirs.py
+for program in ours theirs; do
+  OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo beside/bin/python -m torch.distributed.run --nproc-per-node=2 --rdzv-backend=c10d \
+    --rdzv-endpoint=127.0.0.1:0 "$program.py" InterleavedZeroBubble 2>&1 </dev/null | tee "$program.log"
+done
+expect 0 '^[1-9][0-9]* equal losses$' beside/bin/python -c 'if True:
+  import pathlib, re
+  ours, theirs = ([float(x) for x in re.findall(r"step \d+ loss (\S+)", pathlib.Path(name).read_text())] for name in ("ours.log", "theirs.log"))
+  assert len(ours) == len(theirs) and len(set(ours)) > 1, (ours, theirs)
+  assert all(abs(a - b) <= 2e-4 * abs(b) for a, b in zip(ours, theirs)), (ours, theirs)
+  print(len(ours), "equal losses")'
 echo "the wheel works"

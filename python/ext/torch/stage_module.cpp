@@ -77,11 +77,12 @@ class PythonModule final : public runtime::StageModule {
   // Exported modules return a list of outputs. They are the arguments of the next stage, like a tuple.
   static c10::IValue sendable(py::object output) {
     if (PyList_CheckExact(output.ptr())) output = py::tuple(output);
-    c10::IValue value = to_value(output);
+    c10::IValue value = to_sendable(output);
     if (PyObject* const held = find_held(value)) {
       throw py::type_error("a stage returned a " + std::string(Py_TYPE(held)->tp_name) +
                            ", which cannot be sent to the next stage: return tensors, numbers, strings, or "
-                           "tuples, lists and dicts of them");
+                           "tuples, lists, dicts and dataclasses of them, or register the class with "
+                           "torch.utils._pytree");
     }
     return value;
   }

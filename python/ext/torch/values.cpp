@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* kDistributed = "__penstock_dtensor__";  // key of the description
 constexpr const char* kLocal = "local";
+constexpr const char* kNode = "__penstock_node__";  // key of the description of a dataclass or a named tuple
+constexpr const char* kChildren = "children";
 
 // Libtorch's own holder needs the headers of TorchScript.
 struct HeldObject final : c10::ivalue::PyObjectHolder {
@@ -39,15 +41,19 @@ struct HeldObject final : c10::ivalue::PyObjectHolder {
   py::object object_;
 };
 
-py::object helper(const char* name) {
-  return py::module_::import("penstock.pipelining._distributed").attr(name);
+enum class Nodes { Keep, Unpack };  // what happens to objects that are trees, such as dataclasses
+
+c10::IValue convert(py::handle object, Nodes nodes);
+
+py::object helper(const char* module, const char* name) {
+  return py::module_::import((std::string("penstock.pipelining.") + module).c_str()).attr(name);
 }
 
 c10::IValue tensor_value(py::handle object) {
   const at::Tensor& tensor = THPVariable_Unpack(object.ptr());
   if (!tensor.key_set().has(c10::DispatchKey::Python)) return tensor;
   const py::object packed =
-      helper("pack")(object);  // (local shard, description), or None for other subclasses
+      helper("_distributed", "pack")(object);  // (local shard, description), or None for other subclasses
   if (packed.is_none()) return tensor;
   const auto parts = packed.cast<py::tuple>();
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
@@ -56,25 +62,67 @@ c10::IValue tensor_value(py::handle object) {
   return dict;
 }
 
-c10::IValue dict_value(const py::dict& object) {
+c10::IValue other_value(py::handle object, Nodes nodes) {
+  if (nodes == Nodes::Keep) return hold(object);
+  const py::object packed = helper("_structures", "pack")(object);  // (children, description), or None
+  if (packed.is_none()) return hold(object);
+  const auto parts = packed.cast<py::tuple>();
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  dict.insert(kNode, parts[1].cast<std::string>());
+  dict.insert(kChildren, convert(parts[0], nodes));
+  return dict;
+}
+
+c10::IValue dict_value(const py::dict& object, Nodes nodes) {
   bool strings = true, integers = true;
   for (const auto& item : object) {
     strings = strings && PyUnicode_CheckExact(item.first.ptr()) != 0;
     integers = integers && PyLong_CheckExact(item.first.ptr()) != 0;
   }
-  if (!strings && !integers) return hold(object);
+  if (!strings && !integers) return other_value(object, nodes);
   const c10::TypePtr key = strings ? c10::TypePtr(c10::StringType::get()) : c10::TypePtr(c10::IntType::get());
   c10::impl::GenericDict dict(key, c10::AnyType::get());
   for (const auto& item : object)
     dict.insert(
         strings ? c10::IValue(item.first.cast<std::string>()) : c10::IValue(item.first.cast<std::int64_t>()),
-        to_value(item.second));
+        convert(item.second, nodes));
   return dict;
+}
+
+c10::IValue convert(py::handle object, Nodes nodes) {
+  PyObject* const raw = object.ptr();
+  if (THPVariable_Check(raw)) return tensor_value(object);
+  if (raw == Py_None) return {};
+  if (PyBool_Check(raw)) return raw == Py_True;
+  if (PyLong_CheckExact(raw)) {
+    int overflow = 0;
+    const long long number = PyLong_AsLongLongAndOverflow(raw, &overflow);
+    return overflow == 0 ? c10::IValue(static_cast<std::int64_t>(number)) : hold(object);
+  }
+  if (PyFloat_CheckExact(raw)) return PyFloat_AS_DOUBLE(raw);
+  if (PyUnicode_CheckExact(raw)) return object.cast<std::string>();
+  if (PyTuple_CheckExact(raw)) {
+    std::vector<c10::IValue> items;
+    items.reserve(static_cast<std::size_t>(PyTuple_GET_SIZE(raw)));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i)
+      items.push_back(convert(PyTuple_GET_ITEM(raw, i), nodes));
+    return c10::ivalue::Tuple::create(std::move(items));
+  }
+  if (PyList_CheckExact(raw)) {
+    c10::impl::GenericList list(c10::AnyType::get());
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(raw); ++i)
+      list.push_back(convert(PyList_GET_ITEM(raw, i), nodes));
+    return list;
+  }
+  if (PyDict_CheckExact(raw)) return dict_value(py::reinterpret_borrow<py::dict>(object), nodes);
+  return other_value(object, nodes);
 }
 
 py::object dict_object(const c10::impl::GenericDict& dict) {
   if (dict.contains(kDistributed))
-    return helper("unpack")(to_object(dict.at(kLocal)), dict.at(kDistributed).toStringRef());
+    return helper("_distributed", "unpack")(to_object(dict.at(kLocal)), dict.at(kDistributed).toStringRef());
+  if (dict.contains(kNode))
+    return helper("_structures", "unpack")(to_object(dict.at(kChildren)), dict.at(kNode).toStringRef());
   py::dict object;
   for (const auto& item : dict) object[to_object(item.key())] = to_object(item.value());
   return object;
@@ -93,31 +141,11 @@ c10::IValue hold(py::handle object) {
 }
 
 c10::IValue to_value(py::handle object) {
-  PyObject* const raw = object.ptr();
-  if (THPVariable_Check(raw)) return tensor_value(object);
-  if (raw == Py_None) return {};
-  if (PyBool_Check(raw)) return raw == Py_True;
-  if (PyLong_CheckExact(raw)) {
-    int overflow = 0;
-    const long long number = PyLong_AsLongLongAndOverflow(raw, &overflow);
-    return overflow == 0 ? c10::IValue(static_cast<std::int64_t>(number)) : hold(object);
-  }
-  if (PyFloat_CheckExact(raw)) return PyFloat_AS_DOUBLE(raw);
-  if (PyUnicode_CheckExact(raw)) return object.cast<std::string>();
-  if (PyTuple_CheckExact(raw)) {
-    std::vector<c10::IValue> items;
-    items.reserve(static_cast<std::size_t>(PyTuple_GET_SIZE(raw)));
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(raw); ++i)
-      items.push_back(to_value(PyTuple_GET_ITEM(raw, i)));
-    return c10::ivalue::Tuple::create(std::move(items));
-  }
-  if (PyList_CheckExact(raw)) {
-    c10::impl::GenericList list(c10::AnyType::get());
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(raw); ++i) list.push_back(to_value(PyList_GET_ITEM(raw, i)));
-    return list;
-  }
-  if (PyDict_CheckExact(raw)) return dict_value(py::reinterpret_borrow<py::dict>(object));
-  return hold(object);
+  return convert(object, Nodes::Keep);
+}
+
+c10::IValue to_sendable(py::handle object) {
+  return convert(object, Nodes::Unpack);
 }
 
 py::object to_object(const c10::IValue& value) {

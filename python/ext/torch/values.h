@@ -29,12 +29,14 @@ class SharedObject {
 //! Converts tensors, None, numbers, strings and exact tuples, lists and dicts of them. Distributed tensors of
 //! Python become a dict of their local shard and a description. Any other object is kept as it is.
 c10::IValue to_value(py::handle object);
+//! Converts what `to_value` does, and also dataclasses, named tuples and other nodes of PyTorch's pytrees.
+c10::IValue to_sendable(py::handle object);
 //! Keeps the object as it is, whatever its type.
 c10::IValue hold(py::handle object);
-//! The inverse of `to_value` and `hold`.
+//! The inverse of the functions above.
 py::object to_object(const c10::IValue& value);
 
-//! Returns the first object in the tree that `to_value` kept as it is, or null.
+//! Returns the first object in the tree that was kept as it is, or null.
 PyObject* find_held(const c10::IValue& value);
 
 }  // namespace penstock::python

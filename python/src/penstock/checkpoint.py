@@ -47,10 +47,12 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
+        """The directory of the step."""
         return self._opened.path
 
     @property
     def step(self) -> int:
+        """The number of the step."""
         return self._opened.step
 
     @property

@@ -45,6 +45,7 @@ class Run:
 
     @property
     def running(self) -> bool:
+        """Whether the run has not ended yet."""
         return self._process.poll() is None
 
     def events(self) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ any stage, and a model may be split again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
@@ -33,6 +33,7 @@ class Pipe(_reference.Pipe):
         example_kwargs: dict[str, Any] | None = None,
         split_policy: Callable[[fx.GraphModule], fx.GraphModule] | None = None,
     ) -> Pipe:
+        """Traces a model and splits it at its marks, its calls of `pipe_split()` and where `split_policy` inserts them."""
         return Pipe._adopt(_reference.Pipe.from_tracing(mod, example_args, example_kwargs, split_policy))
 
     @staticmethod
@@ -97,10 +98,13 @@ def _same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a is not b and a.shape == b.shape and a.dtype == b.dtype and not a.is_meta and bool(torch.equal(a, b))
 
 
-def _forget_split_points(module: torch.nn.Module) -> None:
-    """Removes the marks of an earlier `pipeline` call."""
-    for part in module.modules():
-        original = part.__dict__.pop("_orig_forward", None)
+def _forget_split_points(module: torch.nn.Module, names: Iterable[str]) -> None:
+    """Removes the marks of these submodules."""
+    for name in names:
+        part = module
+        for atom in name.split("."):
+            part = getattr(part, atom, None)  # type: ignore[assignment]
+        original = getattr(part, "__dict__", {}).pop("_orig_forward", None)
         if original is not None:
             part.__dict__.pop("forward", None)
             if getattr(original, "__func__", None) is not type(part).forward:
@@ -108,8 +112,8 @@ def _forget_split_points(module: torch.nn.Module) -> None:
 
 
 def annotate_split_points(mod: torch.nn.Module, spec: dict[str, SplitPoint]) -> None:
-    """Marks where to split a model. Marks of earlier calls are replaced."""
-    _forget_split_points(mod)
+    """Marks where to split a model, in addition to earlier marks. A new mark of a submodule replaces the earlier one."""
+    _forget_split_points(mod, spec)
     _reference.annotate_split_points(mod, spec)
 
 
@@ -127,9 +131,13 @@ def pipeline(
     """
     if split_spec is not None and split_policy is not None:
         raise ValueError("Cannot specify both `split_spec` and `split_policy`. Please use only one of them.")
-    if split_spec is not None:
-        annotate_split_points(module, split_spec)
-    return Pipe.from_tracing(module, mb_args, mb_kwargs, split_policy)
+    if split_spec is None:
+        return Pipe.from_tracing(module, mb_args, mb_kwargs, split_policy)
+    annotate_split_points(module, split_spec)
+    try:
+        return Pipe.from_tracing(module, mb_args, mb_kwargs)
+    finally:
+        _forget_split_points(module, split_spec)
 
 
 def pipeline_from_export(

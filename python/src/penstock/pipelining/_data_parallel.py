@@ -64,12 +64,18 @@ def _reduce_replicated(module: DistributedDataParallel) -> None:
     Buckets, communication hooks and the division by the number of replicas are those of DDP.
     """
     parameters = [p for p in module.module.parameters() if p.requires_grad]
+    unused = [p for p in parameters if p.grad is None]
+    if module.find_unused_parameters and len(unused) < len(parameters):  # DDP asks the other replicas about them
+        parameters = [p for p in parameters if p.grad is not None]
     if not parameters:
         return
-    module.reducer.prepare_for_backward([])
     with torch.enable_grad():
         roots = [p.view_as(p) for p in parameters]
+    module.reducer.prepare_for_backward(roots if module.find_unused_parameters else [])
     torch.autograd.backward(roots, [torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p) for p in parameters])
+    for parameter in unused:
+        if parameter.grad is not None and not parameter.grad.any():
+            parameter.grad = None  # no replica used it
 
 
 def _reduce_sharded(module: FSDPModule) -> None:

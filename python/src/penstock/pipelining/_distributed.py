@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import pickle
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.pipelining._utils import PipeliningMetadataError
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-_meshes: dict[str, Any] = {}
-_layouts: dict[str, str] = {}
-_get_mesh: list[Callable[..., Any]] = []
+from ._metadata import MetadataError
+
+_Key = tuple[tuple[str, ...], Any]
+"""The axes and the layout of a mesh, which stages on other ranks have in common."""
+
+_meshes: dict[_Key, Any] = {}
+_texts: dict[_Key, str] = {}
+_caches: list[weakref.ref[Any]] = []  # those of the stages, the newest first
 _default_group: weakref.ref[dist.ProcessGroup] | None = None
 
 
@@ -26,7 +32,7 @@ def _forget_old_meshes() -> None:
     group = dist.distributed_c10d._get_default_group()
     if _default_group is None or _default_group() is not group:
         _default_group = weakref.ref(group)
-        for known in (_meshes, _layouts, _get_mesh):
+        for known in (_meshes, _texts, _caches):
             known.clear()
 
 
@@ -47,46 +53,62 @@ def _placement(description: list[Any]) -> Placement:
     return Shard(rest[0]) if kind == "shard" else Partial(rest[0])
 
 
-def remember_mesh(mesh: Any) -> str:
-    """Returns the key of a mesh: its axes and their sizes, which stages on other ranks have in common."""
+def _key_of(mesh: Any) -> _Key:
+    return tuple(mesh.mesh_dim_names or ()), mesh._layout
+
+
+def remember_meshes(stage: Any) -> None:
+    """Lets values that arrive here use the meshes of a stage: those of its examples, its parameters and its `get_mesh`."""
     _forget_old_meshes()
-    key = json.dumps([list(mesh.mesh_dim_names or ()), list(mesh.shape)])
-    _meshes.setdefault(key, mesh)
+    cache = stage._mesh_cache
+    if all(known() is not cache for known in _caches):
+        _caches[:] = [weakref.ref(cache), *(known for known in _caches if known() is not None)]
+    parameters = stage.submod.parameters() if isinstance(stage.submod, torch.nn.Module) else ()
+    for mesh in {getattr(parameter, "device_mesh", None) for parameter in parameters} - {None}:
+        cache.put(_key_of(mesh), mesh)
+
+
+def _text_of(key: _Key) -> str:
+    if key not in _texts:
+        _texts[key] = base64.b64encode(pickle.dumps(key)).decode()
+    return _texts[key]
+
+
+@functools.lru_cache(maxsize=64)
+def _key_from(text: str) -> _Key:
+    key: _Key = pickle.loads(base64.b64decode(text))
     return key
 
 
-def remember_get_mesh(get_mesh: Callable[..., Any]) -> None:
-    """Adds a function of a program that returns the mesh with given axes and layout."""
-    _forget_old_meshes()
-    _get_mesh.insert(0, get_mesh)
-
-
-def _layout_of(mesh: Any, key: str) -> str:
-    if key not in _layouts:
-        _layouts[key] = base64.b64encode(pickle.dumps(mesh._layout)).decode()
-    return _layouts[key]
-
-
-def _find_mesh(key: str, layout: str) -> Any:
+def _find_mesh(key: _Key) -> Any:
     """The mesh of this rank with the key; asks the functions of the program if it is not known."""
-    if key not in _meshes:
-        axes = tuple(json.loads(key)[0])
-        for get_mesh in _get_mesh:
-            mesh = get_mesh(axes, pickle.loads(base64.b64decode(layout)))
-            if mesh is not None:
-                _meshes[key] = mesh
-                break
-    return _meshes.get(key)
+    caches = [cache for cache in (known() for known in _caches) if cache is not None]
+    for known in (_meshes, *caches):
+        if key in known:
+            return known[key] if isinstance(known, dict) else known.get_mesh(key)
+    reason = ""
+    for cache in caches:
+        if cache._get_mesh_cb is not None:
+            try:
+                return cache.get_mesh(key)
+            except PipeliningMetadataError as error:
+                reason = f": {error}"
+    raise MetadataError(
+        f"this stage received a distributed tensor on a mesh with the axes {key[0]} and the layout {key[1]}, which it does not "
+        f"know{reason}",
+        hint="pass `get_mesh` to PipelineStage, or give the stage a parameter or an example on that mesh",
+    )
 
 
 def pack(tensor: torch.Tensor) -> tuple[torch.Tensor, str] | None:
     """Returns the local shard of a distributed tensor and its description; None for any other subclass."""
     if not isinstance(tensor, DTensor):
         return None
-    key = remember_mesh(tensor.device_mesh)
+    _forget_old_meshes()
+    key = _key_of(tensor.device_mesh)
+    _meshes.setdefault(key, tensor.device_mesh)
     description = {
-        "mesh": key,
-        "layout": _layout_of(tensor.device_mesh, key),
+        "mesh": _text_of(key),
         "placements": [_describe(placement) for placement in tensor.placements],
         "shape": list(tensor.shape),
         "stride": list(tensor.stride()),
@@ -95,18 +117,11 @@ def pack(tensor: torch.Tensor) -> tuple[torch.Tensor, str] | None:
 
 
 def unpack(local: torch.Tensor, text: str) -> DTensor:
-    """The inverse of `pack`, on the mesh of this rank with the same axes."""
+    """The inverse of `pack`, on the mesh of this rank with the same axes and layout."""
     description = json.loads(text)
-    mesh = _find_mesh(description["mesh"], description["layout"])
-    if mesh is None:
-        axes, sizes = json.loads(description["mesh"])
-        raise RuntimeError(
-            f"this stage received a distributed tensor on a mesh with the axes {axes} of sizes {sizes}, but knows no such "
-            "mesh: pass `get_mesh` to PipelineStage, or give the stage a parameter on that mesh"
-        )
     return DTensor.from_local(
         local,
-        mesh,
+        _find_mesh(_key_from(description["mesh"])),
         [_placement(placement) for placement in description["placements"]],
         run_check=False,
         shape=torch.Size(description["shape"]),

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from penstock import _torch
 from torch.distributed.pipelining._debug import map_debug_info as describe
-from torch.utils._pytree import tree_map_only
 
 from ._data_parallel import StageHooks
-from ._distributed import remember_mesh
+from ._distributed import remember_meshes
 from ._metadata import StageMetadata, needs_inference
+from ._structures import map_tensors
 from ._wiring import StageOutput
 from ._worlds import GroupWorld, world_of
 
@@ -25,7 +25,7 @@ def _detach(value: Any) -> Any:
         return value.detach()
     if isinstance(value, StageOutput):
         return StageOutput(_detach(value.output), _detach(value.skips))
-    return tree_map_only(torch.Tensor, torch.Tensor.detach, value)
+    return map_tensors(torch.Tensor.detach, value)
 
 
 def _add_note(error: BaseException, note: str) -> None:
@@ -46,12 +46,14 @@ class StageCalls:
         self._grad_mode = True
         self._order: list[int] = []
         self._next = 0
+        self.started = False
         self.outputs: dict[int, Any] = {}
         self.forward: Callable[..., Any] = self._forward_last if stage.is_last else self._forward
 
     def begin_step(self, order: list[int], saves_outputs: bool, train: bool, infers: bool) -> None:
         """`order` lists the microbatches in the order of their forward passes. `infers`: see `StageMetadata`."""
         self._order, self._next, self._saves_outputs = order, 0, saves_outputs
+        self.started = False
         self._train, self._grad_mode = train, torch.is_grad_enabled()
         self._metadata.begin_step(train, infers)
         self.outputs = {}
@@ -63,6 +65,7 @@ class StageCalls:
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         stage = self._stage
+        self.started = True
         self._metadata.check_inputs(args)
         try:
             with torch.set_grad_enabled(self._grad_mode):  # a step without a backward pass runs in the mode of the caller
@@ -111,10 +114,7 @@ class Engine:
         self.calls = {stage.stage_index: StageCalls(stage, table.microbatches) for stage in stages}
         self._infers: dict[bool, bool] = {}
         for stage in stages:
-            for parameter in stage.submod.parameters():
-                mesh = getattr(parameter, "device_mesh", None)
-                if mesh is not None:
-                    remember_mesh(mesh)
+            remember_meshes(stage)  # again: the program may have distributed the parameters since it made the stage
         self._hooks = StageHooks(stages)
         entries = [
             (
@@ -146,8 +146,8 @@ class Engine:
         targets: list[Any] | None,
         train: bool,
         return_outputs: bool,
-    ) -> list[torch.Tensor]:
-        """Runs a step and returns the losses of the microbatches, on the rank of the last stage."""
+    ) -> None:
+        """Runs a step."""
         first = any(stage.is_first for stage in self._stages)
         last = any(stage.is_last for stage in self._stages)
         infers = self._infers_metadata(train)
@@ -157,7 +157,7 @@ class Engine:
         succeeded = False
         try:
             with torch.set_grad_enabled(train or torch.is_grad_enabled()):
-                losses = self._pipeline.step(
+                self._pipeline.step(
                     args if first else [], kwargs, targets if last else None, train, _interruptible()
                 )
             for stage in self._stages:
@@ -165,7 +165,6 @@ class Engine:
                     outputs = self.calls[stage.stage_index].outputs
                     stage.output_chunks.extend(outputs[microbatch] for microbatch in sorted(outputs))
             succeeded = True
-            return list(losses)
         finally:
             for call in self.calls.values():
                 call.end_step(succeeded)
@@ -176,6 +175,11 @@ class Engine:
             mine = any(needs_inference(stage, train) for stage in self._stages)
             self._infers[train] = self._world.any_rank(mine)
         return self._infers[train]
+
+    @property
+    def started(self) -> bool:
+        """Whether a module was called in this step."""
+        return any(call.started for call in self.calls.values())
 
     def timeline(self) -> list[tuple[str, float, float]]:
         return list(self._pipeline.timeline())

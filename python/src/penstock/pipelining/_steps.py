@@ -15,22 +15,29 @@ from ._as_written import cannot_use_runtime, overrides_actions
 from ._engine import Engine, Table, usable_world
 from ._metadata import MetadataError, PeerMetadataError
 from ._wiring import skip_values
-from ._worlds import is_joined
+from ._worlds import GroupWorld, is_joined
 
 
 class _OnRuntime(_PipelineSchedule):
     """Runs the steps of a schedule on the C++ runtime."""
 
     _engine: Engine | None = None
+    _built_generation: int | None = None
+    _takes_part = False
     _engine_order: Any = None
     _as_written = False
     _initialized_flags: tuple[str, str]
     _set_up_by_runtime = False
     _grad_mode = True
-    _eval_losses: list[Any] | None = None
+    _step_losses: list[Any] = []
+    _trains = False
     _loss_kwargs: dict[str, Any] | None = None
     _skips: list[tuple[str, int, int]] | None = None
     _shared: list[dict[int, str]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy of the schedule needs: it connects the ranks again at its first step."""
+        return {**self.__dict__, "_engine": None, "_built_generation": None}
 
     def declare_skips(self, skips: list[tuple[str, int, int]]) -> None:
         """Declares values that skip stages: name, the stage that returns it, the stage that uses it.
@@ -93,23 +100,27 @@ class _OnRuntime(_PipelineSchedule):
         if self._has_backward and not torch.is_grad_enabled() and not is_joined(stages[0].group):
             return super().step(*args, **kwargs)  # type: ignore[safe-super]  # raises, without waiting for other ranks
         world = usable_world(stages)
+        self._takes_part = False
         try:
             return super().step(*args, **kwargs)  # type: ignore[safe-super]
         except ShapeError as error:
             if isinstance(error, MetadataError):
-                world.fail(f"{type(error).__name__}: {error}")
+                self._give_up(world, error)
                 raise
             world.mark_failed()
             raise MetadataError(error.message, error.context, error.hint).with_traceback(error.__traceback__) from None
         except PeerFailed as error:
-            world.fail(f"{type(error).__name__}: {error}")
+            self._give_up(world, error)
             if "MetadataError" not in error.cause:
                 raise
             raise PeerMetadataError.of(error).with_traceback(error.__traceback__) from None
         except BaseException as error:
             # The other ranks must not wait for a step that this rank gave up. If they failed first, they know.
-            world.fail(f"{type(error).__name__}: {error}")
+            self._give_up(world, error)
             raise
+
+    def _give_up(self, world: GroupWorld, error: BaseException) -> None:
+        world.fail(f"{type(error).__name__}: {error}", outside=not self._takes_part)
 
     def _step_microbatches(
         self,
@@ -121,26 +132,48 @@ class _OnRuntime(_PipelineSchedule):
         loss_kwargs: dict[str, Any] | None = None,
     ) -> None:
         stages = self._local_stages()
-        if cannot_use_runtime(stages) or self._engine_to_use() is None:
+        if cannot_use_runtime(stages) or not self._run_microbatches(
+            arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs
+        ):
             self._prepare_as_written()
             super()._step_microbatches(  # type: ignore[safe-super]
                 arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs=loss_kwargs
             )
-            return
-        args, kwargs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
+
+    def _run_microbatches(
+        self, arg_mbs: Any, kwarg_mbs: Any, targets: Any, losses: Any, return_outputs: bool, loss_kwargs: Any
+    ) -> bool:
+        """Runs a step on the runtime. Returns False if it must run as it is written."""
+        stages = self._local_stages()
+        world = usable_world(stages)
+        args, kwargs = self._check_inputs(arg_mbs, kwarg_mbs, targets, losses)
         args, kwargs = [tuple(each) for each in args], [each or {} for each in kwargs]
         train = self._has_backward and all(stage.has_backward for stage in stages)
-        self._check_target(stages, target_mbs, train)
         self._loss_kwargs, self._grad_mode = loss_kwargs, torch.is_grad_enabled()
-        self._eval_losses = None if train else []
-        assert self._engine is not None
+        self._step_losses, self._trains = [], train
         try:
-            found = self._engine.run(args, kwargs, target_mbs, train, return_outputs)
-            self._internal_losses = self._in_order(self._eval_losses) if self._eval_losses else found
+            while True:
+                engine = None
+                try:
+                    engine = self._engine_to_use()
+                    if engine is None:
+                        return False
+                    self._check_target(stages, targets, train)
+                    self._takes_part = True
+                    engine.run(args, kwargs, targets, train, return_outputs)
+                    break
+                except PeerFailed as error:
+                    started = engine is not None and engine.started
+                    if started or not world.may_rejoin(error):
+                        raise
+            if self._step_losses:
+                self._internal_losses = self._in_order(self._step_losses)
         finally:
-            self._loss_kwargs = self._eval_losses = None
+            self._loss_kwargs = None
+            self._step_losses = []
         self._after_runtime_step(train)
         self._update_losses(stages, losses)
+        return True
 
     def _prepare_as_written(self) -> None:
         """Lets PyTorch's loop set up the stages anew: the runtime leaves no buffers for it."""
@@ -166,7 +199,7 @@ class _OnRuntime(_PipelineSchedule):
                 raise MetadataError(f"Stage {stage.stage_index}: loss_fn and target required for last stage")
 
     def _in_order(self, losses: list[Any]) -> list[Any]:
-        """The losses of a step without a backward pass, by microbatch."""
+        """The losses of a step by microbatch."""
         assert self._engine is not None
         return [loss for _, loss in sorted(zip(self._engine.forward_order, losses, strict=True), key=lambda item: item[0])]
 
@@ -189,18 +222,25 @@ class _OnRuntime(_PipelineSchedule):
         stages = self._local_stages()
         world = usable_world(stages)
         if self._engine is None and self._as_written and world.size > 1:
+            self._takes_part = True
             return None
         if world.size == 1 and overrides_actions(self, stages):
             return None
-        if self._engine is None or self._engine.generation != world.generation or self._engine_order is not self._order():
+        if self._engine is not None and self._engine_order is not self._order():
             self._engine = None
-            mine = self._must_run_as_written() or overrides_actions(self, stages)
-            self._as_written = world.any_rank(mine)
+        if self._engine is None and self._built_generation == world.generation:
+            # Perhaps only this rank changed its schedule. The others learn of it when they start the step.
+            world.fail("its schedule has changed", outside=True)
+            world.ensure_usable()
+        if self._engine is None or self._engine.generation != world.generation:
+            self._engine = self._built_generation = None
+            self._takes_part = True
+            self._as_written = world.any_rank(self._must_run_as_written() or overrides_actions(self, stages))
             if self._as_written:
                 return None
             table = self._table()
             self._engine = Engine(stages, world, table, self._settings(stages, table))
-            self._engine_order = self._order()
+            self._engine_order, self._built_generation = self._order(), world.generation
         return self._engine
 
     def _settings(self, stages: list[Any], table: Table) -> dict[str, Any]:
@@ -222,7 +262,7 @@ class _OnRuntime(_PipelineSchedule):
     def _call_loss(self, output: Any, target: Any) -> torch.Tensor:
         with torch.set_grad_enabled(self._grad_mode):
             loss = self._compute_loss(output, target, self._loss_kwargs)
-        if self._eval_losses is None:
+        self._step_losses.append(loss.detach() if self._trains and isinstance(loss, torch.Tensor) else loss)
+        if self._trains:
             return loss  # type: ignore[no-any-return]
-        self._eval_losses.append(loss)
         return torch.zeros(())  # the runtime needs a number, and the caller gets the losses as they are

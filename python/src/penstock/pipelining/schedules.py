@@ -41,7 +41,6 @@ from torch.distributed.pipelining.schedules import (  # noqa: F401
     _format_pipeline_order,
     _get_1f1b_rank_ops,
     _merge_bw,
-    _PipelineContext,
     _PipelineSchedule,
     _sorted_batch_p2p,
     _validate_schedule,
@@ -50,6 +49,7 @@ from torch.distributed.pipelining.schedules import (  # noqa: F401
 
 from ._actions import _simulate_comms_compute, actions_of, check_file, texts_of
 from ._engine import Table
+from ._loop import _TableLoop
 from ._metadata import MetadataError
 from ._mirror import mirror
 from ._steps import _OnRuntime
@@ -74,10 +74,25 @@ __all__ = [
 ]
 
 
+def _check_compiled(stages: list[Any], schedule: Any, table: Any) -> None:
+    """Refuses compiled modules if the schedule splits backward passes: their buffers are used up by the first part."""
+    if any(action is not None and action.kind in ("I", "W") for row in table.table for action in row):
+        _check_torch_compile_compatibility(stages, type(schedule).__name__)
+
+
 class PipelineScheduleSingle(_OnRuntime, _reference.PipelineScheduleSingle):
     """Base class of schedules with one stage per rank. Derived classes define `_get_pipeline_order`."""
 
     _initialized_flags = "_stage_forward_initialized", "_stage_backward_initialized"
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> PipelineScheduleSingle:
+        own = cls._step_microbatches is not PipelineScheduleSingle._step_microbatches
+        if not own and cls._get_pipeline_order is _reference.PipelineScheduleSingle._get_pipeline_order:
+            raise TypeError(
+                f"Can't instantiate abstract class {cls.__name__} with abstract method _step_microbatches: define it or "
+                "_get_pipeline_order"
+            )
+        return super().__new__(cls)
 
     def _local_stages(self) -> list[Any]:
         return [self._stage]
@@ -88,12 +103,16 @@ class PipelineScheduleSingle(_OnRuntime, _reference.PipelineScheduleSingle):
         return self._table_of_order(self.pipeline_order)
 
     def _table_of_order(self, order: dict[int, list[_Action | None]]) -> Table:
-        rows = [texts_of([a for a in order[rank] if a is None or a.is_compute_op]) for rank in range(len(order))]
-        return Table(rows, False, list(range(self._num_stages)), self._n_microbatches)
+        placed = [self._stage.stage_index_to_group_rank[stage] for stage in range(self._num_stages)]
+        rows: list[list[str]] = [[] for _ in placed]
+        for stage, rank in enumerate(placed):
+            rows[rank] = texts_of([a for a in order[stage] if a is None or a.is_compute_op])
+        return Table(rows, False, placed, self._n_microbatches)
 
     def _generated_order(self, name: str) -> dict[int, list[_Action | None]]:
         """The table of a built-in schedule."""
         table = _tables.generate(name, ranks=self._num_stages, microbatches=self._n_microbatches)
+        _check_compiled([self._stage], self, table)
         return {rank: _add_reduce_grad(actions_of(row), self._n_microbatches) for rank, row in enumerate(table.table)}
 
 
@@ -128,14 +147,14 @@ class Schedule1F1B(PipelineScheduleSingle, _reference.Schedule1F1B):
         return self._generated_order("1F1B")
 
 
-class ScheduleZB1P(PipelineScheduleSingle):
+class ScheduleZB1P(PipelineScheduleSingle, _TableLoop):
     """Zero-bubble schedule with the memory of 1F1B: the backward pass is split, and weight gradients fill the bubble."""
 
     def _get_pipeline_order(self) -> dict[int, list[Any]]:
         return self._generated_order("ZB1P")
 
 
-class ScheduleZB2P(PipelineScheduleSingle):
+class ScheduleZB2P(PipelineScheduleSingle, _TableLoop):
     """Zero-bubble schedule with twice the memory of 1F1B and no bubble if all passes take the same time."""
 
     def _get_pipeline_order(self) -> dict[int, list[Any]]:
@@ -163,8 +182,8 @@ class PipelineScheduleMulti(_OnRuntime, _reference.PipelineScheduleMulti):
 
     def _load_csv(self, filename: str, format: Literal["compute_only", "compute_comms"] = "compute_only") -> None:
         self._engine = None
-        if format in ("compute_only", "compute_comms"):
-            check_file(filename)
+        if format == "compute_only" or (format == "compute_comms" and isinstance(self, _reference._PipelineScheduleRuntime)):
+            check_file(filename)  # otherwise the format is refused
         super()._load_csv(filename, format)
 
 
@@ -256,6 +275,7 @@ class _Generated(_PipelineScheduleRuntime):
         )
 
     def _prepare(self, table: Any) -> None:
+        _check_compiled(self._stages, self, table)
         self.pipeline_order = {rank: actions_of(row) for rank, row in enumerate(table.table)}
         self._prepare_schedule_with_comms(self.pipeline_order)
 

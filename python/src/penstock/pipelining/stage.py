@@ -15,7 +15,7 @@ from torch.distributed.pipelining import stage as _reference
 from torch.distributed.pipelining._utils import PipeInfo
 from torch.distributed.pipelining.stage import _PipelineStageBase
 
-from ._distributed import remember_get_mesh, remember_mesh
+from ._distributed import remember_meshes
 from ._mirror import mirror
 from ._wiring import StageOutput, Wiring, stage_wiring
 
@@ -64,12 +64,7 @@ class PipelineStage(_RunsOnRuntime, _reference.PipelineStage):
             dw_builder,
             get_mesh,
         )
-        if get_mesh is not None:
-            remember_get_mesh(get_mesh)
-        for example in (input_args, output_args, input_grads, output_grads):
-            for tensor in example if isinstance(example, (tuple, list)) else (example,):
-                if hasattr(tensor, "device_mesh"):
-                    remember_mesh(tensor.device_mesh)
+        remember_meshes(self)
 
 
 class _PipelineStage(_RunsOnRuntime, _reference._PipelineStage):

@@ -68,7 +68,8 @@ TEST_F(DevicesCheckpoint, SaveDoesNotBlockAndTensorsMayChange) {
   }
 }
 
-// Above the limit, the background thread reads device memory, after the work of the caller's stream.
+// Above the limit, the background thread reads device memory, after the work of the caller's stream. It
+// copies a tensor while it writes the one before.
 TEST_F(DevicesCheckpoint, SaveWithoutCopiesWaitsForStream) {
   const TempDir dir;
   comm::run_thread_ranks(1, [&](comm::World& world) {
@@ -76,7 +77,9 @@ TEST_F(DevicesCheckpoint, SaveWithoutCopiesWaitsForStream) {
     const std::vector<at::Tensor> tensors = tensors_on(kCuda1);
     CheckpointWriter writer(dir.path(), world.group(), {.copy_limit = 1});
     for (const at::Tensor& tensor : tensors) tensor.add_(1);
+    simulated::clear_records();
     writer.save(3, pieces_of(tensors));
+    for (const simulated::HostSync& sync : simulated::host_syncs()) EXPECT_EQ(sync.cause, "event");
     for (const at::Tensor& tensor : tensors) tensor.fill_(99);
     const std::vector<at::Tensor> loaded = tensors_on(c10::kCPU), expected = tensors_on(c10::kCPU);
     checkpoint::Checkpoint(dir / "step-00000003").load(pieces_of(loaded));

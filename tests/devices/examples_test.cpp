@@ -1,6 +1,9 @@
 // The examples on simulated devices: the output of the CPU.
 #include "support/program.h"
 
+#include <penstock/checkpoint/safetensors.h>
+
+#include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +18,17 @@ Outcome example(const std::string& name, std::vector<std::string> arguments,
   return run_program(arguments, environment);
 }
 
+//! What comes before the device. Writes data to `dir`.
+std::vector<std::string> arguments_of(const std::string& name, const TempDir& dir) {
+  if (name == "train_exported") return {PENSTOCK_SOURCE_DIR "/examples/exported"};
+  if (name != "fine_tune") return {};
+  const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp";
+  auto data = checkpoint::load_safetensors(archive + ".safetensors");
+  data["target"] = data.at("target").argmax(-1);
+  checkpoint::save_safetensors(dir / "data.safetensors", data);
+  return {archive + ".pt2", dir / "data.safetensors", dir / "out.pt"};
+}
+
 class DevicesExamples : public testing::TestWithParam<std::string> {
  protected:
   // A CUDA build of libtorch ignores the preloaded library.
@@ -25,10 +39,9 @@ class DevicesExamples : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(DevicesExamples, PrintsOutputOfCpu) {
+  const TempDir dir;
   const std::string name = GetParam();
-  const std::vector<std::string> before =
-      name == "train_exported" ? std::vector<std::string>{PENSTOCK_SOURCE_DIR "/examples/exported"}
-                               : std::vector<std::string>{};
+  const std::vector<std::string> before = arguments_of(name, dir);
   std::vector<std::string> on_device = before;
   on_device.emplace_back("cuda");
   const Outcome host = example(name, before), device = example(name, on_device, kDevices);
@@ -39,8 +52,8 @@ TEST_P(DevicesExamples, PrintsOutputOfCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DevicesExamples,
-                         testing::Values("ddp", "mlp_pipeline", "sharded", "tensor_parallel", "three_d",
-                                         "train_exported"),
+                         testing::Values("actor_learner", "ddp", "fine_tune", "images", "mlp_pipeline",
+                                         "sharded", "tensor_parallel", "three_d", "train_exported"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -1,49 +1,17 @@
-// The real programs with simulated devices, which a preloaded library adds. Ranks are processes over Gloo.
-#include "support/lines.h"
-#include "support/program.h"
+// `penstock train` and `eval` on simulated devices: the device that a run uses, and its losses and outputs.
+#include "preloaded.h"
 
 #include <penstock/checkpoint/safetensors.h>
 
 #include <ATen/ops/allclose.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+
+#include <algorithm>
 
 namespace penstock::test {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-Outcome with_devices(int count, std::vector<std::string> words) {
-  words.insert(words.begin(), PENSTOCK_TOOL);
-  return run_program(
-      words, {"LD_PRELOAD=" SIMULATED_DEVICES, "PENSTOCK_SIMULATED_DEVICES=" + std::to_string(count)});
-}
-
-std::vector<std::string> small_gpt(std::vector<std::string> more) {
-  std::vector<std::string> words{"train",      "--steps=4",        "--batch=4", "--seq=16",   "--layers=2",
-                                 "--width=16", "--microbatches=2", "--heads=2", "--sample=10"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-std::vector<double> losses_of(const std::string& log) {
-  std::vector<double> losses;
-  for (const std::string& line : lines_of(slurp(log)))
-    losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
-  return losses;
-}
-
-// A CUDA build of libtorch ignores the preloaded library.
-class DevicesTool : public testing::Test {
- protected:
-  void SetUp() override {
-    const Outcome outcome = penstock(small_gpt({"--dry-run", "--device=cuda"}));
-    if (outcome.err.find("this libtorch has no CUDA support") == std::string::npos)
-      GTEST_SKIP() << "this libtorch has a CUDA of its own";
-  }
-};
 
 TEST_F(DevicesTool, TrainsOnDevices) {
   const TempDir dir;
@@ -89,6 +57,47 @@ TEST_F(DevicesTool, DryRunShowsDevice) {
   EXPECT_THAT(text.out, HasSubstr("backend shm, device cuda\n"));
   const Outcome json = with_devices(2, small_gpt({"--ranks=2", "--device=cuda", "--dry-run", "--json"}));
   EXPECT_EQ(nlohmann::json::parse(json.out)["topology"]["device"], "cuda");
+}
+
+// The output of a dry run of a model that needs hundreds of megabytes, on devices with this many bytes.
+std::string dry_run_with_memory(std::uint64_t bytes, std::vector<std::string> more) {
+  more.insert(more.begin(), {"train", "--ranks=2", "--device=cuda", "--dry-run", "--layers=8", "--width=512",
+                             "--batch=64", "--microbatches=16"});
+  const Outcome outcome = with_devices(2, more, {"PENSTOCK_SIMULATED_MEMORY=" + std::to_string(bytes)});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return outcome.out;
+}
+
+constexpr std::uint64_t kGibibyte = std::uint64_t{1} << 30U;
+
+TEST_F(DevicesTool, DryRunWarnsOfTooLittleMemory) {
+  EXPECT_THAT(dry_run_with_memory(kGibibyte / 8, {}),
+              AllOf(HasSubstr(", but its device has 128 MiB"), HasSubstr("Use more ranks")));
+  EXPECT_THAT(dry_run_with_memory(4 * kGibibyte, {}), testing::Not(HasSubstr("but its device has")));
+}
+
+// The generated schedule keeps fewer activations if the device is small.
+TEST_F(DevicesTool, DryRunPlansForMemoryOfDevice) {
+  const auto peaks = [](std::uint64_t bytes) {
+    std::vector<std::uint64_t> found;
+    const auto run = nlohmann::json::parse(dry_run_with_memory(bytes, {"--schedule=auto", "--json"}));
+    for (const auto& rank : run.at("ranks")) found.push_back(rank.at("peak_memory").get<std::uint64_t>());
+    return found;
+  };
+  const std::vector<std::uint64_t> free = peaks(4 * kGibibyte);
+  const std::uint64_t less = *std::max_element(free.begin(), free.end()) - 1;
+  EXPECT_THAT(peaks(less), testing::Each(testing::Le(less)));
+}
+
+TEST_F(DevicesTool, MeasuresCostsOnDevice) {
+  const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+  const Outcome outcome = with_devices(
+      1, {"costs", archives + "mlp.pt2", "--input=" + archives + "mlp.safetensors", "--device=cuda"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("of one microbatch, measured on cuda."), HasSubstr("[[layers]]")));
+  const Outcome refused = with_devices(1, {"costs", archives + "mlp.pt2", "--device=cuda"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--device requires --input"));
 }
 
 TEST_F(DevicesTool, EvaluatesOnDevices) {

@@ -1,7 +1,9 @@
 // The trainer on thread ranks, each with a simulated device: the losses of the CPU, no race, few host syncs.
 #include "simulated_device_test.h"
 #include "support/error_message.h"
+#include "support/mesh_ranks.h"
 #include "support/temp_dir.h"
+#include "train/data/device_batch.h"
 #include "train/small_run.h"
 
 #include <penstock/base/error.h>
@@ -11,8 +13,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -206,12 +211,14 @@ std::string sync_causes(std::size_t device) {
   return text;
 }
 
+//! A run on devices whose ranks have a hook each.
+using HookedRun = std::function<void(const RunOptions&, const HookFactory&)>;
+
 // Returns the number of host syncs of each step, by rank.
-std::vector<std::vector<std::size_t>> syncs_per_step(const RunOptions& options) {
+std::vector<std::vector<std::size_t>> syncs_per_step(const RunOptions& options, const HookedRun& run) {
   simulated::clear_records();
   std::vector<std::vector<std::size_t>> counts(static_cast<std::size_t>(options.parallel.ranks()));
-  run_on(c10::kCUDA, options, 0, nullptr,
-         [&](Rank rank) { return std::make_unique<SyncHook>(rank, counts.at(rank.index())); });
+  run(options, [&](Rank rank) { return std::make_unique<SyncHook>(rank, counts.at(rank.index())); });
   for (std::vector<std::size_t>& of_rank : counts) {
     for (std::size_t i = 0; i + 1 < of_rank.size(); ++i) of_rank[i] = of_rank[i + 1] - of_rank[i];
     of_rank.pop_back();
@@ -219,48 +226,94 @@ std::vector<std::vector<std::size_t>> syncs_per_step(const RunOptions& options) 
   return counts;
 }
 
+const HookedRun run_gpt = [](const RunOptions& options, const HookFactory& hook) {
+  run_on(c10::kCUDA, options, 0, nullptr, hook);
+};
+
+// The first step connects and warms up, and the last one is followed by the end of the run.
+void expect_syncs_at_most(std::size_t most, const RunOptions& options, const HookedRun& run = run_gpt) {
+  const std::vector<std::vector<std::size_t>> counts = syncs_per_step(options, run);
+  for (std::size_t rank = 0; rank < counts.size(); ++rank)
+    EXPECT_THAT(std::vector(counts[rank].begin() + 1, counts[rank].end() - 1),
+                testing::Each(testing::Le(most)))
+        << sync_causes(rank);
+}
+
 TEST_F(DevicesTrainer, HostSyncsPerStepAreBounded) {
   for (const Topology& topology :
        {Topology{1, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "1F1B"}, Topology{2, 1, 2, 4, "ZBVZeroBubble"},
-        Topology{1, 2, 1, 4, "1F1B"}, Topology{1, 2, 1, 4, "1F1B", Sharding::Full},
+        Topology{1, 2, 1, 4, "1F1B"}, Topology{1, 2, 1, 4, "1F1B", Sharding::Optimizer},
+        Topology{1, 2, 1, 4, "1F1B", Sharding::Gradients}, Topology{1, 2, 1, 4, "1F1B", Sharding::Full},
         Topology{2, 1, 1, 2, "1F1B", Sharding::None, 2}}) {
     SCOPED_TRACE(name_of(topology));
     RunOptions options = with(topology);
     options.steps = 6;
-    // The first step connects and warms up, and the last one is followed by the end of the run.
-    const auto expect_at_most = [&](std::size_t most) {
-      const std::vector<std::vector<std::size_t>> counts = syncs_per_step(options);
-      for (std::size_t rank = 0; rank < counts.size(); ++rank)
-        EXPECT_THAT(std::vector(counts[rank].begin() + 1, counts[rank].end() - 1),
-                    testing::Each(testing::Le(most)))
-            << sync_causes(rank);
-    };
-    expect_at_most(2);
+    expect_syncs_at_most(2, options);
     options.log_every = 100;
-    expect_at_most(0);
+    expect_syncs_at_most(0, options);
     options.grad_clip = 0.5;
-    expect_at_most(1);
+    expect_syncs_at_most(1, options);
   }
 }
 
-std::vector<double> archive_losses(c10::DeviceType device, const std::string& name, train::LossKind loss,
-                                   const train::ParallelOptions& parallel, pipe::BalanceBy balance) {
+TEST_F(DevicesTrainer, HostSyncsPerStepAreBoundedWithAccumulationAndLossScale) {
+  RunOptions options = with({2, 1, 1, 2, "1F1B"});
+  options.steps = 6;
+  options.accumulate = 2;
+  expect_syncs_at_most(2, options);
+  options.log_every = 100;
+  expect_syncs_at_most(0, options);
+  options.precision = train::Precision::Float16;
+  expect_syncs_at_most(1, options);  // the scale depends on the norm
+}
+
+std::vector<double> archive_losses(c10::DeviceType device, const std::string& name,
+                                   train::ArchiveOptions archive, const RunOptions& options,
+                                   const HookFactory& make_hook = nullptr) {
   const std::string folder = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+  archive.file = folder + name + ".pt2";
+  std::vector<double> losses;
+  const auto body = [&](comm::World& world) {
+    const train::ArchiveModel model = train::archive_model(archive);
+    const auto data = train::tensor_data(checkpoint::load_safetensors(folder + name + ".safetensors"),
+                                         {.positional = model.positional, .keywords = model.keywords});
+    const auto hook = make_hook ? make_hook(world.rank()) : nullptr;
+    const RunResult result = train::run(world, *model.model, *data, options, {.hook = hook.get()});
+    if (world.rank().value == 0) losses = result.losses;
+  };
+  comm::run_thread_ranks(options.parallel.ranks(), body, {.device = c10::Device(device)});
+  return losses;
+}
+
+RunOptions archive_options(const train::ParallelOptions& parallel) {
   RunOptions options;
   options.parallel = parallel;
   options.steps = 5;
   options.batch = 8;
-  std::vector<double> losses;
-  const auto body = [&](comm::World& world) {
-    const train::ArchiveModel model =
-        train::archive_model({.file = folder + name + ".pt2", .balance = balance, .loss = loss});
-    const auto data = train::tensor_data(checkpoint::load_safetensors(folder + name + ".safetensors"),
-                                         {.positional = model.positional, .keywords = model.keywords});
-    const RunResult result = train::run(world, *model.model, *data, options);
-    if (world.rank().value == 0) losses = result.losses;
-  };
-  comm::run_thread_ranks(parallel.ranks(), body, {.device = c10::Device(device)});
-  return losses;
+  return options;
+}
+
+TEST_F(DevicesTrainer, HostSyncsPerStepAreBoundedWithClassWeightsAndAdapters) {
+  RunOptions options =
+      archive_options({.pp = 2, .schedule = schedule::ScheduleKind::OneFOneB, .microbatches = 4});
+  train::LossOptions loss;
+  loss.class_weights.assign(17, 1);
+  loss.class_weights[3] = 2;
+  const train::LoraOptions lora{.patterns = {"layers.*.up"}, .rank = 2};
+  for (const train::ArchiveOptions& archive :
+       {train::ArchiveOptions{.loss_options = loss}, train::ArchiveOptions{.lora = lora}}) {
+    SCOPED_TRACE(archive.lora ? "adapters" : "class weights");
+    const HookedRun run = [&](const RunOptions& run_options, const HookFactory& hook) {
+      archive_losses(c10::kCUDA, "language", archive, run_options, hook);
+    };
+    options.log_every = 1;
+    expect_syncs_at_most(2, options, run);
+    options.log_every = 100;
+    expect_syncs_at_most(0, options, run);
+    EXPECT_THAT(archive_losses(c10::kCUDA, "language", archive, options),
+                testing::Pointwise(testing::DoubleNear(1e-5),
+                                   archive_losses(c10::kCPU, "language", archive, options)));
+  }
 }
 
 TEST_F(DevicesTrainer, TrainsExportedModels) {
@@ -269,16 +322,67 @@ TEST_F(DevicesTrainer, TrainsExportedModels) {
        {train::ParallelOptions{.schedule = ScheduleKind::GPipe, .microbatches = 2},
         train::ParallelOptions{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 2},
         train::ParallelOptions{.tp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2}}) {
+    const RunOptions options = archive_options(parallel);
     for (const auto& [name, loss] :
          {std::pair{"language", train::LossKind::CrossEntropy}, {"mlp", train::LossKind::Mse}}) {
       SCOPED_TRACE(std::string(name) + " pp " + std::to_string(parallel.pp) + " tp " +
                    std::to_string(parallel.tp));
+      const std::vector<double> expected =
+          archive_losses(c10::kCPU, name, {.balance = pipe::BalanceBy::Parameters, .loss = loss}, options);
       for (const auto balance : {pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime})
-        EXPECT_THAT(
-            archive_losses(c10::kCUDA, name, loss, parallel, balance),
-            testing::Pointwise(testing::DoubleNear(1e-5),
-                               archive_losses(c10::kCPU, name, loss, parallel, pipe::BalanceBy::Parameters)));
+        EXPECT_THAT(archive_losses(c10::kCUDA, name, {.balance = balance, .loss = loss}, options),
+                    testing::Pointwise(testing::DoubleNear(1e-5), expected));
     }
+  }
+}
+
+// The first rank launches its forward passes of step 3 while the last one waits before that step.
+struct RunAheadHook : train::RankHook {
+  RunAheadHook(Rank of, std::promise<void>& promise, std::future_status& found)
+      : rank(of), launched(promise), status(found) {}
+  void on_action(const schedule::Action&, const train::RankState& state) override {
+    if (rank != Rank(0) || state.step != 3 || done) return;
+    done = true;
+    launched.set_value();
+  }
+  void on_phase(train::RunPhase phase, const train::RankState& state) override {
+    if (rank == Rank(1) && phase == train::RunPhase::Step && state.step == 3)
+      status = launched.get_future().wait_for(std::chrono::seconds(60));
+  }
+  bool follows(schedule::ActionKind kind) const override { return kind == schedule::ActionKind::Forward; }
+  Rank rank;
+  std::promise<void>& launched;
+  std::future_status& status;
+  bool done = false;
+};
+
+TEST_F(DevicesTrainer, RanksDoNotWaitForEachOtherAtStartOfStep) {
+  RunOptions options = with({2, 1, 1, 2, "GPipe"});
+  options.steps = 4;
+  options.log_every = 100;
+  std::promise<void> launched;
+  std::future_status status = std::future_status::timeout;
+  run_on(c10::kCUDA, options, 0, nullptr,
+         [&](Rank rank) { return std::make_unique<RunAheadHook>(rank, launched, status); });
+  EXPECT_EQ(status, std::future_status::ready);
+}
+
+// A batch goes to the device without blocking the host, and its tensors may be used at once.
+TEST_F(DevicesTrainer, BatchesAreCopiedBesideComputation) {
+  const at::Tensor values = numbers({64, 32}, 3);
+  train::Batch batch{.args = {values}, .kwargs = {{"more", values + 1}}, .target = values + 2};
+  batch = train::pinned(std::move(batch), kCuda1);
+  EXPECT_TRUE(batch.args[0].toTensor().is_pinned());
+  EXPECT_TRUE(batch.kwargs.at("more").toTensor().is_pinned());
+  EXPECT_TRUE(batch.target.toTensor().is_pinned());
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t syncs = simulated::host_syncs().size();
+    train::Batch copy = train::to_device(batch, kCuda1);
+    EXPECT_TRUE(copy.target.toTensor().is_cpu());
+    EXPECT_EQ(simulated::host_syncs().size(), syncs);
+    const at::Tensor sum = copy.args[0].toTensor() + copy.kwargs.at("more").toTensor();
+    copy = {};  // the memory is used again only after the sum
+    EXPECT_TRUE(at::equal(sum.cpu(), values + (values + 1)));
   }
 }
 

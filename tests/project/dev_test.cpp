@@ -119,6 +119,22 @@ TEST_F(ProjectDev, RunsPythonThatHasLibtorch) {
   EXPECT_THAT(none.err, HasSubstr("dev: error: no Python here has the libtorch in " + torch + "\nhint: "));
 }
 
+// Which libtorch it takes, which build that is, and why.
+TEST_F(ProjectDev, NamesLibtorch) {
+  stand_in("id", "echo 0");
+  stand_in("cmake", "exit 1");
+  const std::string torch = dir_ / "torch";
+  std::filesystem::create_directories(torch + "/share/cmake/Torch");
+  std::filesystem::create_directories(torch + "/lib");
+  const auto said = [&] { return dev({"build"}, {"PENSTOCK_TORCH=" + torch}).err; };
+  const std::string end = " in " + torch + ", because PENSTOCK_TORCH names it\n";
+  std::ofstream(torch + "/build-version") << "2.15.0+cpu\n";
+  EXPECT_THAT(said(), HasSubstr("dev: using libtorch 2.15.0+cpu, a CPU build" + end));
+  std::ofstream(torch + "/version.py") << "__version__ = '2.14.0+cu130'\ncuda: Optional[str] = '13.0'\n";
+  std::ofstream(torch + "/lib/libtorch_cuda.so").flush();
+  EXPECT_THAT(said(), HasSubstr("dev: using libtorch 2.14.0+cu130, a CUDA 13.0 build" + end));
+}
+
 TEST_F(ProjectDev, ShowsReasonOfFailedInstallation) {
   stand_in("id", "echo 0");
   stand_in("apt-get", "echo 'the mirror is gone'; exit 100");

@@ -93,17 +93,35 @@ install_torch() {
   rm -rf .venv/tmp
 }
 
+# Prints the version of the libtorch in a directory, and whether it is a CPU or a CUDA build.
+describe_torch() {
+  local version cuda
+  version=$(sed -nE "s/^__version__ = '([^']+)'.*/\1/p" "$1/version.py" 2>/dev/null || cat "$1/build-version" 2>/dev/null || true)
+  cuda=$(sed -nE "s/^cuda: .* = '([0-9.]+)'.*/\1/p" "$1/version.py" 2>/dev/null || true)
+  if [ -f "$1/lib/libtorch_cuda.so" ]; then
+    echo "libtorch ${version:-of unknown version}, a CUDA${cuda:+ $cuda} build"
+  else
+    echo "libtorch ${version:-of unknown version}, a CPU build"
+  fi
+}
+
+# Sets PENSTOCK_TORCH, and says which libtorch it is, and why.
 find_torch() {
+  local reason="PENSTOCK_TORCH names it"
   if [ -n "${PENSTOCK_TORCH:-}" ]; then
     [ -d "$PENSTOCK_TORCH/share/cmake/Torch" ] ||
       die "PENSTOCK_TORCH=$PENSTOCK_TORCH has no share/cmake/Torch" "set it to the directory of libtorch or to the torch directory of the wheel"
+  elif PENSTOCK_TORCH=$(torch_of python3); then
+    reason="python3 imports it"
   else
-    PENSTOCK_TORCH=$(torch_of python3) || PENSTOCK_TORCH=$(torch_of .venv/bin/python) || {
+    reason="python3 imports none of a supported version, and .venv has it"
+    PENSTOCK_TORCH=$(torch_of .venv/bin/python) || {
       install_torch ||
         die "cannot install torch $torch_version" "install it elsewhere and set PENSTOCK_TORCH to its directory"
       PENSTOCK_TORCH=$(torch_of .venv/bin/python) || die "the installed torch is not $torch_version"
     }
   fi
+  say "using $(describe_torch "$PENSTOCK_TORCH") in $PENSTOCK_TORCH, because $reason"
   export PENSTOCK_TORCH
 }
 

@@ -57,6 +57,10 @@ class DataSource {
   //! The number of validation rows, and a range of them. The order of the rows is fixed.
   virtual std::int64_t validation_rows() const = 0;
   virtual Batch validation(Rows rows) const = 0;
+  //! Whether the tensors of all batches, also of validation, have the same dtypes and shapes except for their
+  //! rows. On devices, the ranks of a pipeline then do not wait for each other at the start of a step; a
+  //! batch that breaks the promise is an error.
+  virtual bool has_fixed_shapes() const { return false; }
 };
 
 //! Maps the characters (bytes) of a text to token ids, in the order of their codes.

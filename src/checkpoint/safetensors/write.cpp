@@ -7,25 +7,59 @@
 #include <penstock/base/error.h>
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <bit>
+#include <optional>
+#include <span>
+#include <utility>
 
 namespace penstock::checkpoint {
 
 static_assert(std::endian::native == std::endian::little, "the format's elements are little-endian");
 
+namespace {
+
+// A tensor in host memory, or on its way there from a device.
+struct HostCopy {
+  at::Tensor source;
+  at::Tensor bytes;
+  std::optional<c10::Event> end{};
+
+  explicit HostCopy(const at::Tensor& tensor) : source(tensor.detach().resolve_conj().resolve_neg()) {
+    if (source.is_cpu()) {
+      bytes = source.contiguous();
+      return;
+    }
+    bytes = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
+    bytes.copy_(source, /*non_blocking=*/true);
+    end.emplace(source.device().type());
+    end->record(c10::impl::VirtualGuardImpl(source.device().type()).getStream(source.device()));
+  }
+
+  std::span<const std::uint8_t> wait() const {
+    if (end) end->synchronize();
+    return {static_cast<const std::uint8_t*>(bytes.const_data_ptr()), bytes.nbytes()};
+  }
+};
+
+}  // namespace
+
 void write_safetensors(OutputFile& file, std::vector<SafetensorsEntry> entries,
                        const std::function<at::Tensor(const std::string& name)>& tensor_of,
                        const SafetensorsMetadata& metadata, const AfterTensor& after) {
   file.write(layout_safetensors(entries, metadata));
-  for (const SafetensorsEntry& entry : entries) {
-    // One tensor at a time, to limit the memory for copies.
-    const at::Tensor flat =
-        tensor_of(entry.name).detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-    const std::span bytes(static_cast<const std::uint8_t*>(flat.const_data_ptr()), entry.nbytes());
+  // One tensor at a time, to limit the memory for copies; from a device, the next one is copied meanwhile.
+  std::optional<HostCopy> next;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const HostCopy current = next ? *std::move(next) : HostCopy(tensor_of(entries[i].name));
+    next.reset();
+    const std::span bytes = current.wait();
+    if (current.end && i + 1 < entries.size()) next.emplace(tensor_of(entries[i + 1].name));
     file.write(bytes);
-    if (after) after(entry, bytes);
+    if (after) after(entries[i], bytes);
   }
 }
 

@@ -29,7 +29,7 @@ void Aborter::abort_all() {
 
 void Aborter::start(const std::shared_ptr<State>& state,
                     std::vector<c10::weak_intrusive_ptr<c10d::Backend>> backends) {
-  std::thread([state, backends = std::move(backends)] {
+  std::thread([state, backends = std::move(backends)]() mutable {
     for (const auto& known : backends) {
       const auto backend = known.lock();
       if (!backend) continue;
@@ -39,6 +39,9 @@ void Aborter::start(const std::shared_ptr<State>& state,
         Log(LogLevel::Info) << "aborting a communicator: " << exception_text(e);
       }
     }
+    // Also a weak pointer delays the destructor of its object. It would then run on this thread, possibly
+    // when the process ends.
+    backends.clear();
     const std::lock_guard lock(state->mutex);
     --state->running;
     state->changed.notify_all();

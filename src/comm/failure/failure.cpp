@@ -46,14 +46,16 @@ std::optional<Failure> FailureState::failure() const {
 }
 
 void FailureState::report(Failure failure) {
+  std::vector<c10::intrusive_ptr<c10d::Work>> waiting;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     Log(LogLevel::Warn) << "failure: " << failure.serialize();
     failure_ = std::move(failure);
     failed_.store(true, std::memory_order_release);
-    for (c10d::Work* work : waiting_) work->abort();
+    waiting = waiting_;
   }
+  for (const auto& work : waiting) work->abort();
   changed_.notify_all();
   if (on_failure_) on_failure_();
 }
@@ -91,16 +93,18 @@ void FailureState::raise_for(const c10::Error& error, const ErrorContext& contex
   throw CommError(exception_text(error), context);
 }
 
-FailureState::AbortOnFailure::AbortOnFailure(FailureState& state, c10d::Work& work)
-    : state_(state), work_(work) {
-  const std::lock_guard lock(state_.mutex_);
-  state_.waiting_.push_back(&work_);
-  if (state_.failure_) work_.abort();
+FailureState::AbortOnFailure::AbortOnFailure(FailureState& state, c10::intrusive_ptr<c10d::Work> work)
+    : state_(state), work_(std::move(work)) {
+  {
+    const std::lock_guard lock(state_.mutex_);
+    state_.waiting_.push_back(work_);
+  }
+  if (state_.failed()) work_->abort();
 }
 
 FailureState::AbortOnFailure::~AbortOnFailure() {
   const std::lock_guard lock(state_.mutex_);
-  std::erase(state_.waiting_, &work_);
+  std::erase(state_.waiting_, work_);
 }
 
 }  // namespace penstock::comm

@@ -46,8 +46,8 @@ class FailureState {
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   std::optional<Failure> failure() const;
 
-  //! Records the failure if it is the first, aborts the works that threads wait for, wakes all waiters, and
-  //! then calls the function of `on_failure`, without the lock.
+  //! Records the failure if it is the first. Then, without the lock, aborts the works that threads wait for,
+  //! wakes all waiters, and calls the function of `on_failure`.
   void report(Failure failure);
   //! Sets what the first report calls. Call it before ranks can fail.
   void on_failure(std::function<void()> call) { on_failure_ = std::move(call); }
@@ -69,17 +69,18 @@ class FailureState {
   //! kVerdictTime, else a CommError with the message of `error`.
   [[noreturn]] void raise_for(const c10::Error& error, const ErrorContext& context) const;
 
-  //! During its lifetime, a report aborts `work`, to wake a thread that is blocked in work->wait().
+  //! During its lifetime, a report aborts `work`, to wake a thread that is blocked in work->wait(). The abort
+  //! may come shortly after it, when the work is complete.
   class AbortOnFailure {
    public:
-    AbortOnFailure(FailureState& state, c10d::Work& work);
+    AbortOnFailure(FailureState& state, c10::intrusive_ptr<c10d::Work> work);
     ~AbortOnFailure();
     AbortOnFailure(const AbortOnFailure&) = delete;
     AbortOnFailure& operator=(const AbortOnFailure&) = delete;
 
    private:
     FailureState& state_;
-    c10d::Work& work_;
+    c10::intrusive_ptr<c10d::Work> work_;
   };
 
  private:
@@ -87,7 +88,7 @@ class FailureState {
   mutable std::condition_variable changed_;
   std::atomic<bool> failed_{false};
   std::optional<Failure> failure_;
-  std::vector<c10d::Work*> waiting_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> waiting_;
   std::function<void()> on_failure_;
 };
 

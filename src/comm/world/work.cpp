@@ -102,7 +102,7 @@ void Work::Impl::wait_for_transport() {
       }
     } else {
       arrival.look();
-      const FailureState::AbortOnFailure guard(generation->failure, *work);
+      const FailureState::AbortOnFailure guard(generation->failure, work);
       if (work->wait(generation->timeout)) return;
     }
   } catch (const ShapeError&) {

@@ -4,13 +4,18 @@
 #include <penstock/value/tree.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 namespace penstock::train {
 namespace {
 
-c10::IValue pinned(const c10::IValue& tree) {
+c10::IValue pinned_tree(const c10::IValue& tree) {
   return value::map_tensors(tree, [](const at::Tensor& tensor) {
     return tensor.is_cpu() && !tensor.is_pinned() ? tensor.pin_memory() : tensor;
   });
@@ -28,13 +33,44 @@ std::optional<c10::Device> device_of(const c10::IValue& tree) {
   return std::nullopt;
 }
 
+// The stream of this thread for copies to the device. Always the same: libtorch caches memory per stream.
+c10::Stream copy_stream(c10::Device device) {
+  thread_local std::unordered_map<c10::Device, c10::Stream> streams;
+  const auto known = streams.find(device);
+  if (known != streams.end()) return known->second;
+  const c10::impl::VirtualGuardImpl devices(device.type());
+  return streams.emplace(device, devices.getStreamFromGlobalPool(device)).first->second;
+}
+
 }  // namespace
+
+Batch pinned(Batch batch, c10::Device device) {
+  if (device.is_cpu()) return batch;
+  for (c10::IValue& arg : batch.args) arg = pinned_tree(arg);
+  for (auto& [name, value] : batch.kwargs) value = pinned_tree(value);
+  batch.target = pinned_tree(batch.target);
+  return batch;
+}
 
 Batch to_device(Batch batch, c10::Device device) {
   if (device.is_cpu()) return batch;
-  for (c10::IValue& arg : batch.args) arg = copied(pinned(arg), device);
-  for (auto& [name, value] : batch.kwargs) value = copied(pinned(value), device);
-  batch.target = pinned(batch.target);
+  batch = pinned(std::move(batch), device);
+  const c10::Stream copies = copy_stream(device);
+  const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  const auto copy = [&](const c10::IValue& tree) {
+    return value::map_tensors(tree, [&](const at::Tensor& tensor) {
+      if (!tensor.is_cpu()) return tensor.to(device);  // from the current stream
+      const c10::StreamGuard guard(copies);
+      at::Tensor result = tensor.to(device, /*non_blocking=*/true);
+      result.record_stream(current);
+      return result;
+    });
+  };
+  for (c10::IValue& arg : batch.args) arg = copy(arg);
+  for (auto& [name, value] : batch.kwargs) value = copy(value);
+  c10::Event end(device.type());
+  end.record(copies);
+  end.block(current);
   return batch;
 }
 

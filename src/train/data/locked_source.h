@@ -37,6 +37,10 @@ class LockedSource : public DataSource {
     const std::lock_guard lock(mutex_);
     return source_.validation(rows);
   }
+  bool has_fixed_shapes() const override {
+    const std::lock_guard lock(mutex_);
+    return source_.has_fixed_shapes();
+  }
 
  private:
   const DataSource& source_;

@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+
 namespace penstock::train {
 namespace {
 
@@ -32,6 +34,16 @@ std::int64_t checked_rows(const TensorTable& table, const std::vector<std::strin
   return rows.value_or(0);
 }
 
+// Whether these tensors of two tables have equal rows: the same dtypes and shapes.
+bool have_equal_rows(const TensorTable& table, const TensorTable& other,
+                     const std::vector<std::string>& names) {
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    const TableColumn &a = table.columns().at(name), &b = other.columns().at(name);
+    return a.dtype == b.dtype &&
+           std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1, b.shape.end());
+  });
+}
+
 class TensorData : public DataSource {
  public:
   TensorData(std::shared_ptr<const TensorTable> table, const TensorDataOptions& options)
@@ -46,6 +58,7 @@ class TensorData : public DataSource {
       throw UsageError("the validation fraction must be at least 0 and below 1");
     kept_ = static_cast<std::int64_t>(static_cast<double>(count) * options.validation_fraction);
     validation_rows_ = options.validation ? checked_rows(*options.validation, wanted) : kept_;
+    has_fixed_shapes_ = !options.validation || have_equal_rows(*table_, *options.validation, wanted);
     if (count - kept_ < 1) throw UsageError("the data has no examples");
     epochs_.emplace(count - kept_, options.order);
     if (options.order.shuffle && kept_ > 0) selection_.emplace(count, options.order.seed, 0);
@@ -65,6 +78,7 @@ class TensorData : public DataSource {
     return epochs_->steps(epochs, batch);
   }
   std::int64_t validation_rows() const override { return validation_rows_; }
+  bool has_fixed_shapes() const override { return has_fixed_shapes_; }
   Batch validation(Rows rows) const override {
     std::vector<std::int64_t> examples;
     for (std::int64_t row = rows.begin; row < rows.end; ++row)
@@ -108,6 +122,7 @@ class TensorData : public DataSource {
   std::shared_ptr<const TensorTable> table_;
   TensorDataOptions options_;
   std::int64_t kept_ = 0, validation_rows_ = 0;  // rows of the table, and of all, that validation uses
+  bool has_fixed_shapes_ = true;
   std::optional<Epochs> epochs_;
   std::optional<Permutation> selection_;  // of validation rows, if they are random
 };

@@ -55,6 +55,7 @@ class TextData : public DataSource {
   c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
     return sequences(training_, training_positions(step, batch), {0, batch}, 1);
   }
+  bool has_fixed_shapes() const override { return true; }
   std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
     return steps_over(epochs, training_.size(0), batch * options_.length);
   }

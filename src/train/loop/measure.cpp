@@ -10,6 +10,7 @@
 #include <penstock/view/drawing.h>
 #include <penstock/view/render.h>
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/ivalue.h>
 #include <malloc.h>
@@ -189,6 +190,12 @@ std::uint64_t peak_memory_bytes(c10::Device device) {
     if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
   }
   return 0;
+}
+
+std::uint64_t device_memory_bytes(c10::Device device) {
+  at::globalContext().lazyInitDevice(device.type());
+  const auto index = std::max<c10::DeviceIndex>(device.index(), 0);
+  return at::getDeviceAllocator(device.type())->getMemoryInfo(index).second;
 }
 
 void write_file(const std::filesystem::path& path, const std::string& text) {

@@ -63,6 +63,9 @@ std::uint64_t allocated_bytes(c10::Device device);
 //! Returns the peak memory in bytes: of tensors of the device, or resident in this process for the CPU.
 std::uint64_t peak_memory_bytes(c10::Device device);
 
+//! Returns the memory of a device other than the CPU in bytes. Without an index, that of the first one.
+std::uint64_t device_memory_bytes(c10::Device device);
+
 void write_file(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace penstock::train

@@ -111,7 +111,7 @@ class Run {
     model_.check_rows(value::chunk_sizes(rows.end - rows.begin, options_.parallel.microbatches));
     const ModelSplit split = choose_split(num_stages(options_.parallel));
     const schedule::Schedule schedule = choose_schedule(split);
-    assembly_ = assemble(mesh_, device_, model_, split, schedule, options_, progress_);
+    assembly_ = assemble(mesh_, device_, model_, split, schedule, data_, options_, progress_);
     checkpoints_.load(assembly_);
     loss_scale_.restore(checkpoints_.decisions().loss_scale);
     first_step_ = checkpoints_.step() + 1;
@@ -124,8 +124,10 @@ class Run {
   void start_loading() {
     const std::int64_t steps = std::max<std::int64_t>(options_.steps - first_step_ + 1, 0);
     const auto load = [this, replica = mesh_.group("dp").rank()](std::int64_t number) {
-      return load_training_pass(data_, options_, first_step_ + number / options_.accumulate, replica,
-                                number % options_.accumulate);
+      LoadedPass loaded = load_training_pass(data_, options_, first_step_ + number / options_.accumulate,
+                                             replica, number % options_.accumulate);
+      loaded.pass.batch = pinned(std::move(loaded.pass.batch), device_);
+      return loaded;
     };
     passes_.emplace(load, steps * options_.accumulate, options_.prefetch, device_);
   }

@@ -15,6 +15,9 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
 
 namespace penstock::train {
 namespace {
@@ -27,15 +30,34 @@ at::Tensor in_float32(const at::Tensor& tensor) {
   return reduced ? tensor.to(at::kFloat) : tensor;
 }
 
-// Undefined if there are no weights.
-at::Tensor weights_of(const LossOptions& options) {
-  return options.class_weights.empty() ? at::Tensor() : at::tensor(options.class_weights, at::kFloat);
-}
+// Class weights on the devices that asked for them: a copy per microbatch would block the host each time.
+// Ranks that are threads may share a loss.
+class ClassWeights {
+ public:
+  explicit ClassWeights(const LossOptions& options)
+      : on_host_(options.class_weights.empty() ? at::Tensor()
+                                               : at::tensor(options.class_weights, at::kFloat)) {}
+
+  //! Undefined if there are no weights.
+  at::Tensor on(c10::Device device) const {
+    if (!on_host_.defined() || device.is_cpu()) return on_host_;
+    const std::lock_guard lock(*mutex_);
+    at::Tensor& copy = (*copies_)[device.str()];
+    if (!copy.defined()) copy = on_host_.to(device);
+    return copy;
+  }
+
+ private:
+  at::Tensor on_host_;
+  std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
+  std::shared_ptr<std::map<std::string, at::Tensor>> copies_ =
+      std::make_shared<std::map<std::string, at::Tensor>>();
+};
 
 at::Tensor cross_entropy_of(const at::Tensor& values, const at::Tensor& target, const at::Tensor& weights,
                             double smoothing) {
   torch::nn::functional::CrossEntropyFuncOptions options;
-  if (weights.defined()) options.weight(weights.to(values.device()));
+  if (weights.defined()) options.weight(weights);
   options.label_smoothing(smoothing);
   const at::Tensor logits = values.to(at::kFloat).flatten(0, -2);
   const at::Tensor labels =
@@ -48,13 +70,13 @@ double weight_of_labels(const c10::IValue& target, const at::Tensor& weights) {
   const at::Tensor labels = target.toTensor().flatten();
   if (labels.is_floating_point()) return static_cast<double>(labels.numel());
   const at::Tensor valid = labels.masked_select(labels.ne(kIgnoredLabel));
-  return weights.to(labels.device()).index_select(0, valid).to(at::kDouble).sum().item<double>();
+  return weights.index_select(0, valid).to(at::kDouble).sum().item<double>();
 }
 
 }  // namespace
 
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options) {
-  return [leaf, kind, smoothing = options.label_smoothing, weights = weights_of(options)](
+  return [leaf, kind, smoothing = options.label_smoothing, weights = ClassWeights(options)](
              const c10::IValue& output, const c10::IValue& expected, const value::Kwargs&) {
     const at::Tensor values = in_float32(value::flatten(output).leaves.at(leaf).toTensor());
     const at::Tensor target = expected.toTensor();
@@ -64,10 +86,9 @@ runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOp
       case LossKind::L1:
         return at::l1_loss(values, target);
       case LossKind::Bce:
-        return at::binary_cross_entropy_with_logits(
-            values, target, weights.defined() ? weights.to(values.device()) : weights);
+        return at::binary_cross_entropy_with_logits(values, target, weights.on(values.device()));
       case LossKind::CrossEntropy:
-        return cross_entropy_of(values, target, weights, smoothing);
+        return cross_entropy_of(values, target, weights.on(values.device()), smoothing);
     }
     return at::Tensor();
   };
@@ -76,8 +97,9 @@ runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOp
 runtime::LossReduction archive_reduction(LossKind kind, const LossOptions& options) {
   if (kind != LossKind::CrossEntropy) return runtime::LossReduction::mean();
   if (options.class_weights.empty()) return runtime::LossReduction::mean_over_valid_labels(kIgnoredLabel);
-  return runtime::LossReduction::weighted([weights = weights_of(options)](const c10::IValue& target) {
-    return weight_of_labels(target, weights);
+  return runtime::LossReduction::weighted([weights = ClassWeights(options)](const c10::IValue& target) {
+    const at::Device device = target.toTensor().device();
+    return weight_of_labels(target, weights.on(device));
   });
 }
 

@@ -191,8 +191,8 @@ ParameterGroups parameter_groups(const Model& model, const ParameterGroupOptions
 }
 
 Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
-                  const ModelSplit& split, const schedule::Schedule& schedule, const RunOptions& options,
-                  Progress& progress) {
+                  const ModelSplit& split, const schedule::Schedule& schedule, const DataSource& data,
+                  const RunOptions& options, Progress& progress) {
   Assembly assembly;
   assembly.device = assembly.observer->device = device;
   assembly.observer->precision = options.precision;
@@ -220,6 +220,8 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
   runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);
+  // Every pass has the same number of rows.
+  if (data.has_fixed_shapes()) pipeline.shapes = runtime::ShapeMode::Static;
   pipeline.replica = static_cast<std::uint32_t>(replicas.rank());
   if (assembly.sharded) {
     pipeline.data_parallel = assembly.sharded;

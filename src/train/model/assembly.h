@@ -63,10 +63,11 @@ int num_stages(const ParallelOptions& options);
 //! the model does not list its parameters.
 ParameterGroups parameter_groups(const Model& model, const ParameterGroupOptions& options);
 
-//! Builds the stages that the schedule assigns to this rank, on its device, and the pipeline. Collective.
+//! Builds the stages that the schedule assigns to this rank, on its device, and the pipeline, which runs
+//! batches of the data. Collective.
 Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
-                  const ModelSplit& split, const schedule::Schedule& schedule, const RunOptions& options,
-                  Progress& progress);
+                  const ModelSplit& split, const schedule::Schedule& schedule, const DataSource& data,
+                  const RunOptions& options, Progress& progress);
 
 //! Gathers all parameters of the model on the CPU of world rank 0. Collective.
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh, const Assembly& assembly);

@@ -3,7 +3,9 @@
 
 #include "train/data/device_batch.h"
 #include "train/loop/counted_rows.h"
+#include "train/loop/measure.h"
 
+#include <penstock/base/error.h>
 #include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/csv.h>
 
@@ -30,6 +32,18 @@ schedule::Schedule read_plan(const std::string& text) {
   return schedule;
 }
 
+schedule::Schedule auto_schedule(const ParallelOptions& options, const plan::Costs& costs,
+                                 at::Device device) {
+  plan::AutoOptions limits;
+  if (!device.is_cpu()) limits.memory_cap = device_memory_bytes(device);
+  try {
+    return make_auto_schedule(options.pp, options.microbatches, costs, limits).schedule;
+  } catch (const ScheduleError&) {
+    if (!limits.memory_cap) throw;
+    return make_auto_schedule(options.pp, options.microbatches, costs).schedule;
+  }
+}
+
 schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
                                  const ModelSplit& split, const DataSource& data, const RunOptions& options,
                                  Progress& progress) {
@@ -37,7 +51,7 @@ schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device devi
   const auto kind = options.parallel.stages_per_rank.value_or(1) > 1 ? schedule::ScheduleKind::LoopedBFS
                                                                      : schedule::ScheduleKind::OneFOneB;
   const Assembly trial =
-      assemble(mesh, device, model, split, schedule_of(options.parallel, kind), options, progress);
+      assemble(mesh, device, model, split, schedule_of(options.parallel, kind), data, options, progress);
   std::vector<schedule::Timeline> timelines;
   for (int i = 0; i < steps; ++i) {
     trial.observer->measure = i == 0;
@@ -52,8 +66,7 @@ schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device devi
   progress.stages.clear();
   // Measured times differ between replicas, so world rank 0 decides for all.
   std::string text;
-  if (mesh.all().rank() == 0)
-    text = plan_text(make_auto_schedule(options.parallel.pp, options.parallel.microbatches, costs).schedule);
+  if (mesh.all().rank() == 0) text = plan_text(auto_schedule(options.parallel, costs, device));
   return read_plan(mesh.all().broadcast_object(c10::IValue(text), 0).toStringRef());
 }
 

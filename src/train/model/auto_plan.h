@@ -3,6 +3,7 @@
 
 #include "train/model/assembly.h"
 
+#include <penstock/plan/costs.h>
 #include <penstock/train/data.h>
 
 #include <string>
@@ -14,6 +15,9 @@ namespace penstock::train {
 schedule::Schedule plan_schedule(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
                                  const ModelSplit& split, const DataSource& data, const RunOptions& options,
                                  Progress& progress);
+
+//! Plans for the memory of the device. If no schedule fits, returns the fastest: the costs may be too high.
+schedule::Schedule auto_schedule(const ParallelOptions& options, const plan::Costs& costs, at::Device device);
 
 //! Converts a plan to text and back.
 std::string plan_text(const schedule::Schedule& schedule);

@@ -1,5 +1,6 @@
-// Loaded into a program with LD_PRELOAD: enables as many devices as PENSTOCK_SIMULATED_DEVICES says. At exit,
-// a race is reported on standard error and ends the program with code 86.
+// Loaded into a program with LD_PRELOAD: enables as many devices as PENSTOCK_SIMULATED_DEVICES says, with
+// PENSTOCK_SIMULATED_MEMORY bytes each if it is set. At exit, a race is reported on standard error and ends
+// the program with code 86.
 #include "simulated_device.h"
 
 #include <unistd.h>
@@ -25,7 +26,10 @@ struct Preload {
   Preload() {
     const char* const count = std::getenv("PENSTOCK_SIMULATED_DEVICES");
     if (count == nullptr || !available()) return;
-    enable({.devices = static_cast<c10::DeviceIndex>(std::atoi(count))});
+    Options options{.devices = static_cast<c10::DeviceIndex>(std::atoi(count))};
+    if (const char* const bytes = std::getenv("PENSTOCK_SIMULATED_MEMORY"))
+      options.bytes_per_device = static_cast<std::size_t>(std::atoll(bytes));
+    enable(options);
     std::atexit(report_races);
   }
 } preload;

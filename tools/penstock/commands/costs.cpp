@@ -5,6 +5,7 @@
 #include "cli/arguments.h"
 #include "commands/commands.h"
 #include "commands/model_data.h"
+#include "config/device.h"
 #include "graph/run/node_profile.h"
 #include "pipe/balance.h"
 #include "plan/cost_text.h"
@@ -56,16 +57,21 @@ int costs_command(Arguments& arguments) {
   std::string model, output, input;
   double flops = kDefaultFlops;
   std::int64_t layers = 64;
+  DeviceChoice device = DeviceChoice::Cpu;
   arguments.positional("MODEL.pt2", model, "an archive written by torch.export.save");
   arguments.option("--flops", flops, "floating-point operations per second, used to estimate times");
   arguments.option("--input", input,
                    "a safetensors file of examples; times are measured on one microbatch of it");
+  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices, "device on which times are measured");
   arguments.option("--layers", layers,
                    "maximum number of layers; nodes are grouped into layers of similar time");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   if (!(flops > 0)) throw UsageError("--flops must be greater than 0");
   if (layers < 1) throw UsageError("--layers must be 1 or more");
+  if (input.empty() && device == DeviceChoice::Cuda)
+    throw UsageError("--device requires --input", {},
+                     "add --input FILE.safetensors, or estimate with --flops");
   const graph::Pt2Archive archive = open_archive(model);
   const graph::Graph& graph = archive.graph();
   std::vector<double> seconds;
@@ -75,12 +81,19 @@ int costs_command(Arguments& arguments) {
   } else {
     at::set_num_threads(1);
     const ModelData data = read_model_data(graph, input);
-    const std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
-    seconds = profile_nodes(graph::GraphModule(graph, archive.load(graph.slots)), example);
+    std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
+    device = resolve_device(device, 1).choice;
+    const c10::Device on = device_of(device);
+    graph::GraphModule module(graph, archive.load(graph.slots));
+    module.to(on);
+    for (c10::IValue& leaf : example)
+      if (leaf.isTensor()) leaf = leaf.toTensor().to(on);
+    seconds = profile_nodes(module, example);
   }
   const std::vector<plan::Layer> found = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers));
-  const std::string how =
-      input.empty() ? "estimated at " + plan::cost_number(flops) + " operations per second" : "measured";
+  const std::string how = input.empty()
+                              ? "estimated at " + plan::cost_number(flops) + " operations per second"
+                              : str_cat("measured on ", device_of(device).str());
   write_output(output, arguments.json() ? json_of(found) : toml_of(found, how));
   return 0;
 }

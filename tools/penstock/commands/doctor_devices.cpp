@@ -1,9 +1,12 @@
 // The part of `penstock doctor` about libtorch and devices. Reports what is loaded and found, not what was
 // expected at build time.
 #include "base/text.h"
+#include "comm/world/rank_device.h"
+#include "commands/cuda_driver.h"
 #include "commands/doctor_findings.h"
 
 #include <penstock/base/error.h>
+#include <penstock/comm/launched_rank.h>
 #include <penstock/comm/world.h>
 #include <penstock/torch_version.h>
 
@@ -15,6 +18,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 
 namespace penstock::tool {
 namespace {
@@ -59,9 +63,44 @@ Finding look_at_device(c10::DeviceIndex index) {
   try {
     at::globalContext().lazyInitDevice(c10::kCUDA);
     const auto [available, total] = at::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(index);
-    return {name, CheckVerdict::Fine, str_cat(format_bytes(available), " of ", format_bytes(total), " free")};
+    const std::optional<std::string> model = device_name(index);
+    return {
+        name, CheckVerdict::Fine,
+        str_cat(model ? *model + ", " : "", format_bytes(available), " of ", format_bytes(total), " free")};
   } catch (const std::exception& e) {
     return {name, CheckVerdict::Bad, e.what()};
+  }
+}
+
+// Without peer access, copies between devices go through host memory. Nullopt if the driver does not tell.
+std::optional<Finding> look_at_peers(int count) {
+  std::vector<std::string> separate;
+  for (int from = 0; from < count; ++from) {
+    for (int to = from + 1; to < count; ++to) {
+      const std::optional<bool> forth = can_access_peer(from, to), back = can_access_peer(to, from);
+      if (!forth || !back) return std::nullopt;
+      if (!*forth || !*back) separate.push_back(str_cat("cuda:", from, " and cuda:", to));
+    }
+  }
+  if (separate.empty()) return Finding{"peer access", CheckVerdict::Fine, "between all devices"};
+  return Finding{"peer access", CheckVerdict::Note,
+                 "not between " + join(separate, ", ") + "; copies between them go through host memory"};
+}
+
+// Which device `init` gives to the local ranks, or to this process if a launcher started it.
+Finding look_at_rank_devices(int count) {
+  constexpr const char* name = "rank devices";
+  try {
+    const comm::LaunchedRank found = comm::detect_rank();
+    if (found.launcher == comm::LauncherKind::None)
+      return {name, CheckVerdict::Fine,
+              count == 1 ? "local rank 0 computes on cuda:0"
+                         : str_cat("local ranks 0 to ", count - 1, " compute on cuda:0 to cuda:", count - 1)};
+    const c10::Device device = comm::resolve_device(c10::kCUDA, found.local_rank);
+    return {name, CheckVerdict::Fine,
+            str_cat("this process is local rank ", found.local_rank, " and computes on ", device.str())};
+  } catch (const UsageError& e) {
+    return {name, CheckVerdict::Bad, e.message() + "; " + e.hint()};
   }
 }
 
@@ -119,6 +158,10 @@ std::vector<Finding> look_at_devices() {
                       count == 0 ? "no CUDA device; ranks run on the CPU" : counted(count, "CUDA device")});
   for (int index = 0; index < count; ++index)
     findings.push_back(look_at_device(static_cast<c10::DeviceIndex>(index)));
+  if (count > 1) {
+    if (std::optional<Finding> peers = look_at_peers(count)) findings.push_back(*std::move(peers));
+  }
+  if (count > 0) findings.push_back(look_at_rank_devices(count));
   findings.push_back(look_at_backends());
   return findings;
 }

@@ -19,8 +19,8 @@ std::string to_string(const Finding& finding);
 
 //! The loaded libtorch and the supported versions.
 Finding look_at_libtorch();
-//! The driver, the devices and their memory, the versions of CUDA and NCCL, and the backend that `auto`
-//! means.
+//! The driver, the devices, their memory and peer access, the devices of local ranks, the versions of CUDA
+//! and NCCL, and the backend that `auto` means.
 std::vector<Finding> look_at_devices();
 //! The number of CUDA devices that libtorch can use.
 int usable_devices();

@@ -8,9 +8,11 @@
 #include "pipe/balance.h"
 #include "pipe/recomputed_graph.h"
 #include "report/stages.h"
+#include "train/loop/measure.h"
 #include "train/loop/optimizer.h"
 #include "train/lora/gpt_adapters.h"
 #include "train/lora/graph_adapters.h"
+#include "train/model/auto_plan.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 #include "train/preflight/balance_check.h"
@@ -21,12 +23,10 @@
 
 #include <penstock/models/gpt.h>
 #include <penstock/parallel/find_parallel_plan.h>
-#include <penstock/plan/auto_schedule.h>
 #include <penstock/schedule/generate.h>
 #include <penstock/schedule/lower.h>
 #include <penstock/value/tensor_meta.h>
 
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -267,12 +267,13 @@ void scale_times(plan::Costs& costs, double flops_per_second) {
     for (double* const time : {&stage.forward, &stage.input, &stage.weight}) *time *= factor;
 }
 
-schedule::Program program_of(const train::ParallelOptions& options, const plan::Costs& costs) {
+schedule::Program program_of(const train::ParallelOptions& options, const plan::Costs& costs,
+                             c10::Device device) {
   const auto* const kind = std::get_if<schedule::ScheduleKind>(&options.schedule);
   const schedule::Schedule schedule =
       kind ? make_schedule(*kind, {options.pp, static_cast<int>(costs.stages.size()) / options.pp,
                                    options.microbatches})
-           : make_auto_schedule(options.pp, options.microbatches, costs).schedule;
+           : auto_schedule(options, costs, device);
   schedule::LowerOptions lowering;
   for (const auto& [edge, bytes] : costs.skip_bytes) lowering.skips.push_back({edge.first, edge.second});
   lowering.shard = lowering.reduce_grad = options.dp > 1 || options.sharding == train::Sharding::Full;
@@ -325,7 +326,7 @@ void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
 void add_memory_note(std::vector<std::string>& notes, const std::vector<RankForecast>& ranks,
                      c10::Device device) {
   if (device.is_cpu()) return;
-  const std::uint64_t total = at::accelerator::getMemoryInfo(0).second;
+  const std::uint64_t total = train::device_memory_bytes(device);
   const auto largest = std::max_element(ranks.begin(), ranks.end(),
                                         [](const auto& a, const auto& b) { return a.peak() < b.peak(); });
   if (largest == ranks.end() || largest->peak() <= total) return;
@@ -343,7 +344,7 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
       request.built_in() ? split_gpt(request, rows.front()) : split_archive(request, rows.front());
   plan::Costs costs = costs_of(model, run);
   // Rounding at a measured rate could change the schedule of Auto from call to call.
-  schedule::Program program = program_of(run.parallel, costs);
+  schedule::Program program = program_of(run.parallel, costs, device_of(request.device));
   scale_times(costs, flops_per_second);
   plan::Simulation simulation = simulate(program, costs, {.memory_samples = false, .critical_path = false});
   std::vector<StageForecast> stages;

@@ -26,6 +26,9 @@ struct Batch {
   std::vector<std::string> names{};  //!< names of `args`, for messages; may be empty
   std::int64_t examples = 0;
   std::optional<std::int64_t> tokens{};  //!< if the examples are sequences
+  //! The argument from which the model computes its own loss, if it ignores labels of -100; `target` then
+  //! holds the labels that count. A run replaces labels of rows that do not count.
+  std::optional<std::string> labels{};
 };
 
 //! Rows `begin` to `end` (exclusive) of a batch.
@@ -89,6 +92,13 @@ struct TextOptions {
 std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary& vocabulary,
                                       const TextOptions& options);
 
+//! The labels from which a model computes its own loss, a mean over the labels other than -100.
+struct LabelInput {
+  std::string name{};  //!< of the input
+  //! The output at each position predicts the next label, so that the first label of each row does not count.
+  bool next = false;
+};
+
 //! Which tensors of a table are served, and in which order.
 struct TensorDataOptions {
   std::vector<std::string> positional{};  //!< names of the positional arguments of the model
@@ -101,6 +111,7 @@ struct TensorDataOptions {
   std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of those left out
   std::map<std::string, c10::IValue> constants{};   //!< arguments that are the same for all rows, by name
   bool has_target = true;                           //!< false: the model computes its own loss
+  std::optional<LabelInput> labels{};               //!< if its loss is a mean over labels, without a target
   std::optional<std::int64_t> tokens_per_row{};     //!< if the rows are sequences
 };
 

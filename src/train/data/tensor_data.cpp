@@ -6,6 +6,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <sstream>
+
 namespace penstock::train {
 namespace {
 
@@ -41,6 +44,8 @@ class TensorData : public DataSource {
       for (const std::string& name : names)
         if (!options.constants.contains(name)) wanted.push_back(name);
     if (options.has_target) wanted.emplace_back(kTarget);
+    if (options.labels && std::find(wanted.begin(), wanted.end(), options.labels->name) == wanted.end())
+      throw UsageError("the labels " + quote(options.labels->name) + " are not an input of the model");
     const std::int64_t count = checked_rows(*table_, wanted);
     if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");
@@ -58,8 +63,7 @@ class TensorData : public DataSource {
     return epochs_->rows(step, batch);
   }
   c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
-    if (!options_.has_target) return {};
-    return pick(*table_, kTarget, training_examples(step, batch, {0, training_rows(step, batch)}));
+    return target(*table_, training_examples(step, batch, {0, training_rows(step, batch)}));
   }
   std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
     return epochs_->steps(epochs, batch);
@@ -93,12 +97,20 @@ class TensorData : public DataSource {
     const auto constant = options_.constants.find(name);
     return constant != options_.constants.end() ? constant->second : pick(table, name, examples);
   }
+  // The labels of a model that computes its own loss serve as the target by which the loss is weighted.
+  c10::IValue target(const TensorTable& table, const std::vector<std::int64_t>& examples) const {
+    if (options_.has_target) return pick(table, kTarget, examples);
+    if (!options_.labels) return {};
+    const at::Tensor labels = pick(table, options_.labels->name, examples);
+    return options_.labels->next ? labels.slice(-1, 1) : labels;
+  }
   Batch take(const TensorTable& table, const std::vector<std::int64_t>& examples) const {
     Batch batch;
     for (const std::string& name : options_.positional) batch.args.push_back(argument(table, name, examples));
     for (const std::string& name : options_.keywords)
       batch.kwargs.emplace(name, argument(table, name, examples));
-    if (options_.has_target) batch.target = pick(table, kTarget, examples);
+    batch.target = target(table, examples);
+    if (options_.labels) batch.labels = options_.labels->name;
     batch.names = options_.positional;
     batch.examples = static_cast<std::int64_t>(examples.size());
     if (options_.tokens_per_row) batch.tokens = batch.examples * *options_.tokens_per_row;

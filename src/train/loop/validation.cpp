@@ -49,7 +49,8 @@ std::optional<double> validation_loss(const tensor::DeviceMesh& mesh, const Asse
   const std::int64_t each = size * options.parallel.dp, count = (rows + each - 1) / each;
   const auto load = [&, replica = replicas.rank()](std::int64_t number) {
     const std::int64_t begin = std::min(number * each + replica * size, rows);
-    return LoadedPass{validation_pass(data, {begin, std::min(begin + size, rows)}, size)};
+    return LoadedPass{
+        validation_pass(data, {begin, std::min(begin + size, rows)}, size, options.parallel.microbatches)};
   };
   PassLoader passes(load, count, options.prefetch, assembly.device);
   WeightedSum sum;

@@ -243,6 +243,7 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
                                            "lr-gamma",
                                            "lr-start",
                                            "loss-scale",
+                                           "loss-mean",
                                            "lora-rank",
                                            "lora-alpha",
                                            "lora-dropout",

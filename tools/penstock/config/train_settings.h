@@ -57,6 +57,7 @@ struct TrainSettings {
   bool dry_run = false, dashboard = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
+  train::LossMean loss_mean = train::LossMean::Auto;  //!< never Auto after the checks
   models::GptOptions gpt;
   train::RunOptions run;        // complete after `resolve`
   std::string resolved_config;  // the configuration of the run as TOML, stored in checkpoints

@@ -48,16 +48,18 @@ void check_validation(const TrainSettings& request, const train::DataSource& dat
                    "use more data, a larger --validation, or --eval-every 0");
 }
 
-// A loss that the model computes includes every row of a microbatch, so batches cannot be padded.
+// A loss that the model computes as a mean over rows includes every row of a microbatch, so batches cannot be
+// padded.
 void check_full_batches(const TrainSettings& request, const train::ArchiveModel& archive,
                         const train::DataSource& data) {
   const std::int64_t batch = request.run.batch;
-  if (!archive.computes_loss) return;
+  if (!archive.model->needs_full_batches()) return;
   const std::int64_t last = data.training_rows(data.steps_of(1, batch).value_or(1), batch);
   if (last < batch)
-    throw UsageError(str_cat("the last batch of an epoch has ", last, " of ", batch,
-                             " rows, but a model that computes its own loss needs full batches"),
-                     {}, "use --drop-last, or a --batch that divides the number of examples");
+    throw UsageError(
+        str_cat("the last batch of an epoch has ", last, " of ", batch,
+                " rows, but a model that computes its own loss, a mean over rows, needs full batches"),
+        {}, "use --drop-last, or a --batch that divides the number of examples");
   if (request.run.eval_every && data.validation_rows() < batch)
     throw UsageError(str_cat("there are ", data.validation_rows(), " rows for validation, but a model that ",
                              "computes its own loss needs a full batch of ", batch),
@@ -111,6 +113,7 @@ void check_archive(TrainSettings& request) {
   data_files(request.data);
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
+  if (archive.computes_loss) request.loss_mean = archive.loss_mean;
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);

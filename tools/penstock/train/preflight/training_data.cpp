@@ -259,6 +259,7 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   options.dtypes = training.dtypes;
   options.constants = model.constants;
   options.has_target = !model.computes_loss;
+  options.labels = model.labels;
   if (request.reads_tokens()) options.tokens_per_row = sequence_length(*training.table);
   if (validates && has_file) {
     const TrainingTable validation = open_training_table(request, model, request.validation_data);

@@ -124,17 +124,18 @@ class Model {
   virtual std::vector<at::Tensor> read_base(const std::vector<std::string>& /*names*/) const { return {}; }
 };
 
-//! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
-//! `positions`, every sequence consists of documents (GptImpl::forward). Throws UsageError if a pattern of
-//! `lora` selects no layer.
-std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
-                                 const std::optional<LoraOptions>& lora = std::nullopt);
-
-//! Options of the losses of exported models, with the meaning that they have in PyTorch.
+//! Options of a loss, with the meaning that they have in PyTorch.
 struct LossOptions {
   double label_smoothing = 0;           //!< CrossEntropy
   std::vector<double> class_weights{};  //!< CrossEntropy and Bce: one per class; empty: all 1
 };
+
+//! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
+//! `positions`, every sequence consists of documents (GptImpl::forward). Its loss is the cross entropy.
+//! Throws UsageError if a pattern of `lora` selects no layer, or for class weights.
+std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
+                                 const std::optional<LoraOptions>& lora = std::nullopt,
+                                 const LossOptions& loss = {});
 
 //! Which exported model to train, and how.
 struct ArchiveOptions {

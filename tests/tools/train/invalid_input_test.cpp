@@ -317,7 +317,6 @@ const std::vector<Mistake>& mistakes() {
       gpt("Heads", {"--heads=3"}, "3 heads", "multiple"),
       gpt("Ranks", {"--ranks=400"}, "at most 6 stages, not 400", "more layers"),
       gpt("TensorRanks", {"--tp=3"}, "4 heads", "divides"),
-      gpt("Dropout", {"--tp=2", "--dropout=0.1"}, "dropout", "dropout to 0"),
       gpt("ShortText", {"--data=@short.txt"}, "too short", "longer"),
       gpt("TooManyEpochs", {"--epochs=9000000000000000000"}, "9000000000000000000 epochs", "fewer --epochs"),
       gpt("EmptyText", {"--data=@empty.txt"}, "empty", "text"),

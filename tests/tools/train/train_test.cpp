@@ -223,7 +223,7 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
   const std::vector<std::string> of_archives{"split",           "tp-plan",        "balance",     "loss",
-                                             "label-smoothing", "class-weights",  "loss-output", "no-shuffle",
+                                             "class-weights",  "loss-output", "no-shuffle",
                                              "drop-last",       "validation-data"},
       of_gpt{"seq",          "layers",    "width",  "heads",  "dropout",  "untied",
              "feed-forward", "positions", "sample", "prompt", "tokenizer"};

@@ -346,7 +346,7 @@ std::vector<std::string> TrainSettings::idle() const {
   std::vector<std::string> names =
       built_in()
           ? std::vector<std::string>{"--split",         "--tp-plan",     "--balance",  "--loss",
-                                     "--label-smoothing", "--class-weights", "--loss-output", "--loss-mean"}
+                                     "--class-weights", "--loss-output", "--loss-mean"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
   for (const auto& others : {idle_for_data(), idle_for_loss()})

@@ -138,7 +138,8 @@ void check_gpt(TrainSettings& request) {
   check_validation(request, *data.source);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
-  const auto model = train::gpt_model(options, request.run.seed, request.lora());
+  const auto model =
+      train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
   train::check_before_start(*model, request.run);
 }
 

@@ -16,6 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cmath>
@@ -259,6 +260,56 @@ TEST(TrainEpochs, ShortLastBatchMatchesDenseRunInEveryTopology) {
           EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5) << "step " << i + 1;
         }
       }
+    }
+  }
+}
+
+// Three runs continue each other in other topologies and with other batches. The dense run reads the orders
+// of the epochs one after the other: 8, 12, 4 and 4 rows of epoch 1 and 2, and so on.
+TEST(TrainEpochs, ResumedRunsWithOtherBatchesReadEachRowOnce) {
+  at::set_num_threads(1);
+  for (const std::string model : {"language", "mlp"}) {
+    SCOPED_TRACE(model);
+    const Tensors tensors = checkpoint::load_safetensors(archive(model + ".safetensors"));
+    std::vector<std::int64_t> order;
+    for (const std::uint64_t epoch : {1U, 2U, 3U})
+      for (std::int64_t row = 0; row < 20; ++row) order.push_back(Permutation(20, 5, epoch)[row]);
+    std::vector<at::Tensor> rows;
+    std::int64_t first = 0;
+    for (const std::int64_t count : {8, 12, 4, 4, 4, 6, 2, 6, 6}) {
+      rows.push_back(at::tensor(
+          std::vector<std::int64_t>(order.begin() + first, order.begin() + first + count), at::kLong));
+      first += count;
+    }
+    const Dense::Curve expected = Dense(model).train(tensors, rows, 0.05);
+    const test::TempDir dir;
+    struct Part {
+      Topology topology;
+      std::int64_t batch, steps;
+    };
+    RecordingObserver recorder;
+    for (const Part& part :
+         {Part{{{.pp = 1, .dp = 2, .schedule = ScheduleKind::GPipe, .microbatches = 2}}, 8, 1},
+          Part{{{.pp = 2, .schedule = ScheduleKind::OneFOneB, .microbatches = 3}}, 12, 2},
+          Part{{{.pp = 2,
+          .dp = 2,
+          .sharding = Sharding::Full,
+          .schedule = ScheduleKind::OneFOneB,
+          .microbatches = 1}},
+               4,
+               5},
+          Part{{{.pp = 3, .schedule = ScheduleKind::ZB1P, .microbatches = 2}}, 6, 9}}) {
+      RunOptions options = sgd(part.topology.parallel, part.batch);
+      options.steps = part.steps;
+      options.learning_rate.peak = 0.05;
+      options.checkpoint.directory = dir / "saved";
+      options.checkpoint.resume = part.steps > 1;
+      run_archive(model, tensors, options, &recorder, 0, {.shuffle = true, .seed = 5});
+    }
+    ASSERT_EQ(recorder.records.size(), rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_NEAR(recorder.records[i].loss, expected.losses[i], 1e-5) << "step " << i + 1;
+      EXPECT_NEAR(recorder.records[i].grad_norm, expected.norms[i], 1e-5) << "step " << i + 1;
     }
   }
 }

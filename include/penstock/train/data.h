@@ -57,6 +57,14 @@ class DataSource {
   virtual std::optional<std::int64_t> steps_of(std::int64_t /*epochs*/, std::int64_t /*batch*/) const {
     return std::nullopt;
   }
+  //! The position in the data after a step, as text for the checkpoint; empty if the source has none.
+  virtual std::string position_after(std::int64_t /*step*/, std::int64_t /*batch*/) const { return {}; }
+  //! Returns a source whose batches after this step continue at the position; null if there are none, so that
+  //! the batch of a step does not depend on earlier batches. Throws ParseError if the text is not a position.
+  virtual std::unique_ptr<DataSource> continued(std::int64_t /*step*/,
+                                                const std::string& /*position*/) const {
+    return nullptr;
+  }
   //! The number of validation rows, and a range of them. The order of the rows is fixed.
   virtual std::int64_t validation_rows() const = 0;
   virtual Batch validation(Rows rows) const = 0;
@@ -106,7 +114,8 @@ struct TensorDataOptions {
   //! Fraction of the rows that training leaves out, for validation: the last rows in file order, or random
   //! rows, which depend on the seed, if the order is shuffled.
   double validation_fraction = 0;
-  EpochOptions order{};                             //!< by default file order
+  EpochOptions order{};   //!< by default file order
+  EpochPosition start{};  //!< where the batches continue; by default at the first row
   std::map<std::string, at::ScalarType> dtypes{};   //!< dtypes to which rows are converted, by name
   std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of those left out
   std::map<std::string, c10::IValue> constants{};   //!< arguments that are the same for all rows, by name

@@ -122,7 +122,7 @@ struct RunExtras {
   //! with a checkpoint if the run writes any. The value is a reason, such as the number of a signal.
   std::function<int()> stop{};
   //! Strings to store in every checkpoint, by name, such as the configuration. The run adds its own: `seed`,
-  //! `plan` and `cuts` if it chose them, and `lora` with LoRA.
+  //! `plan` and `cuts` if it chose them, `position` if the data has one, and `lora` with LoRA.
   std::map<std::string, std::string> notes{};
 };
 

@@ -14,6 +14,32 @@ namespace {
 
 constexpr const char* kTarget = "target";
 
+// Where a run continues: epoch and row, and what the order of the rows depends on.
+struct StoredPosition {
+  std::int64_t epoch = 1, row = 0, examples = 0;
+  bool shuffled = false;
+  std::uint64_t seed = 0;
+};
+
+std::string to_text(const StoredPosition& position) {
+  return str_cat("epoch ", position.epoch, " row ", position.row, " of ", position.examples,
+                 position.shuffled ? str_cat(" seed ", position.seed) : std::string(" in file order"));
+}
+
+StoredPosition parse_position(const std::string& text) {
+  StoredPosition position;
+  std::istringstream words(text);
+  std::string epoch, row, of, order;
+  words >> epoch >> position.epoch >> row >> position.row >> of >> position.examples >> order;
+  position.shuffled = order == "seed";
+  if (position.shuffled) words >> position.seed;
+  const bool valid = words && epoch == "epoch" && row == "row" && of == "of" &&
+                     (position.shuffled || order == "in") && position.epoch >= 1 && position.row >= 0 &&
+                     position.row < position.examples;
+  if (valid) return position;
+  throw ParseError(quote(text, 80) + " is not a position in the data");
+}
+
 // Returns the number of rows of the tensors, which must be equal.
 std::int64_t checked_rows(const TensorTable& table, const std::vector<std::string>& wanted) {
   std::vector<std::string> have;
@@ -52,7 +78,7 @@ class TensorData : public DataSource {
     kept_ = static_cast<std::int64_t>(static_cast<double>(count) * options.validation_fraction);
     validation_rows_ = options.validation ? checked_rows(*options.validation, wanted) : kept_;
     if (count - kept_ < 1) throw UsageError("the data has no examples");
-    epochs_.emplace(count - kept_, options.order);
+    epochs_.emplace(count - kept_, options.order, options.start);
     if (options.order.shuffle && kept_ > 0) selection_.emplace(count, options.order.seed, 0);
   }
 
@@ -67,6 +93,21 @@ class TensorData : public DataSource {
   }
   std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
     return epochs_->steps(epochs, batch);
+  }
+  std::string position_after(std::int64_t step, std::int64_t batch) const override {
+    const EpochPosition after = epochs_->after(step, batch);
+    return to_text(
+        {after.epoch, after.row, epochs_->examples(), options_.order.shuffle, options_.order.seed});
+  }
+  // Another order has no unread rows of the stored epoch, so the run starts with the next one.
+  std::unique_ptr<DataSource> continued(std::int64_t step, const std::string& text) const override {
+    const StoredPosition stored = parse_position(text);
+    const bool same = stored.examples == epochs_->examples() && stored.shuffled == options_.order.shuffle &&
+                      (!stored.shuffled || stored.seed == options_.order.seed);
+    TensorDataOptions options = options_;
+    options.start = same ? EpochPosition{step, stored.epoch, stored.row}
+                         : EpochPosition{step, stored.epoch + (stored.row > 0 ? 1 : 0), 0};
+    return std::make_unique<TensorData>(table_, options);
   }
   std::int64_t validation_rows() const override { return validation_rows_; }
   Batch validation(Rows rows) const override {

@@ -107,6 +107,8 @@ class Run {
   }
 
   void set_up() {
+    if (const std::optional<std::string> position = checkpoints_.note(kPositionNote))
+      data_.continue_at(checkpoints_.step(), *position);
     const Rows rows = rows_of(options_, 0, 0);
     model_.check_rows(value::chunk_sizes(rows.end - rows.begin, options_.parallel.microbatches));
     const ModelSplit split = choose_split(num_stages(options_.parallel));
@@ -177,6 +179,7 @@ class Run {
     guard_storage([&] { checkpoints_.wait(); });
     report_checkpoint();
     if (loss_scale_.is_dynamic()) decisions_.loss_scale = loss_scale_.text();
+    decisions_.position = data_.position_after(step, options_.batch);
     guard_storage([&] { checkpoints_.save(step, assembly_, decisions_); });
   }
 

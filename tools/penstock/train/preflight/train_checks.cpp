@@ -6,6 +6,7 @@
 #include "train/preflight/model_checks.h"
 #include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
+#include "train/rank/resume_changes.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
@@ -20,6 +21,8 @@
 
 namespace penstock::tool {
 namespace {
+
+namespace fs = std::filesystem;
 
 void check_outputs(const TrainSettings& request) {
   std::vector<std::string> inputs{request.model, request.data, request.config};
@@ -109,7 +112,21 @@ void check_data(const TrainSettings& request, const train::ArchiveModel& archive
   if (!request.validation_data.empty()) check_examples(request, archive, request.validation_data, example);
 }
 
-void check_archive(TrainSettings& request) {
+using ConfigText = std::function<std::string()>;
+
+void check_before_start(const train::Model& model, const TrainSettings& request, const ConfigText& config) {
+  try {
+    train::check_before_start(model, request.run);
+  } catch (const UsageError& error) {
+    const auto stored = newest_checkpoint(request);
+    const std::vector<std::string> changes =
+        stored ? changed_settings(stored->note("config").value_or(""), config()) : std::vector<std::string>{};
+    if (changes.empty()) throw;
+    throw UsageError(error.message() + "\n" + join(changes, "\n"), error.context(), error.hint());
+  }
+}
+
+void check_archive(TrainSettings& request, const ConfigText& config) {
   data_files(request.data);
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
@@ -117,13 +134,13 @@ void check_archive(TrainSettings& request) {
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);
-  train::check_before_start(*archive.model, request.run);
+  check_before_start(*archive.model, request, config);
   check_data(request, archive, *data);
   check_full_batches(request, archive, *data);
 }
 
-void check_gpt(TrainSettings& request) {
-  const std::string extension = std::filesystem::path(request.data).extension();
+void check_gpt(TrainSettings& request, const ConfigText& config) {
+  const std::string extension = fs::path(request.data).extension();
   if (extension == ".safetensors" || extension == ".pt2")
     throw UsageError(
         "the built-in GPT is trained on text, but " + quote(request.data, 200) + " is not a text file", {},
@@ -140,15 +157,15 @@ void check_gpt(TrainSettings& request) {
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
   const auto model =
       train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
-  train::check_before_start(*model, request.run);
+  check_before_start(*model, request, config);
 }
 
 }  // namespace
 
-void check_training(TrainSettings& request) {
+void check_training(TrainSettings& request, const std::function<std::string()>& config) {
   as_usage([&] {
     check_outputs(request);
-    request.built_in() ? check_gpt(request) : check_archive(request);
+    request.built_in() ? check_gpt(request, config) : check_archive(request, config);
   });
 }
 

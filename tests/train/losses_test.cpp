@@ -469,25 +469,5 @@ TEST(TrainValidation, UsesRequestedBatchesAndReportsFullyIgnoredLabels) {
   EXPECT_THAT(recorder.notes, testing::Contains(HasSubstr("there is no validation loss")));
 }
 
-// Each sequence in the held-out text is one validation row, and its row number is fixed.
-TEST(TrainValidation, CoversHeldOutTextOnce) {
-  const std::string text = generated_text(3000);
-  const Vocabulary vocabulary(text);
-  const auto data = text_data(text, vocabulary, {.length = 7, .validation_fraction = 0.25, .seed = 3});
-  const std::size_t kept = text.size() / 4, begin = text.size() - kept;
-  const auto rows = static_cast<std::int64_t>((kept - 1) / 7);
-  ASSERT_EQ(data->validation_rows(), rows);
-  const at::Tensor all = data->validation({0, rows}).args[0].toTensor();
-  std::multiset<std::string> seen, expected;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const at::Tensor alone = data->validation({row, row + 1}).args[0].toTensor()[0];
-    EXPECT_TRUE(at::equal(alone, all[row]));
-    seen.insert(
-        vocabulary.decode({alone.const_data_ptr<std::int64_t>(), alone.const_data_ptr<std::int64_t>() + 7}));
-    expected.insert(text.substr(begin + 7 * static_cast<std::size_t>(row), 7));
-  }
-  EXPECT_EQ(seen, expected);
-}
-
 }  // namespace
 }  // namespace penstock::train

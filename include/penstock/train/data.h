@@ -91,12 +91,12 @@ class Vocabulary {
 //! How sequences are taken from a text.
 struct TextOptions {
   std::int64_t length = 128;         //!< tokens per sequence
-  double validation_fraction = 0.1;  //!< fraction of the text, at its end, reserved for validation
-  std::uint64_t seed = 1;            //!< determines the start positions of the sequences
+  double validation_fraction = 0.1;  //!< fraction of the sequences reserved for validation
+  std::uint64_t seed = 1;            //!< determines the order of the sequences, and which are reserved
 };
 
-//! Samples sequences from random positions in a text; the target of each token is the next token. The
-//! validation rows are the consecutive sequences of the reserved fraction, shuffled by the seed.
+//! Serves the consecutive sequences of a text in epochs, each in a random order; the target of each token is
+//! the next token. `tensor_data` of a `sequence_table` has more options.
 std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary& vocabulary,
                                       const TextOptions& options);
 

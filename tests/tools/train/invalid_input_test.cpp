@@ -322,7 +322,9 @@ const std::vector<Mistake>& mistakes() {
       gpt("EmptyText", {"--data=@empty.txt"}, "empty", "text"),
       gpt("TensorsAsText", {"--data=@good.safetensors"}, "trained on text", "MODEL.pt2"),
       gpt("NoText", {"--data=@nots.txt"}, "nots.txt", "notes.txt?"),
-      gpt("Shuffle", {"--no-shuffle"}, "--no-shuffle is for an exported model", "MODEL.pt2"),
+      gpt("ClassWeights", {"--class-weights=1,2"}, "--class-weights is for an exported model", "MODEL.pt2"),
+      gpt("LossMean", {"--loss-mean=rows"}, "--loss-mean is for an exported model", "MODEL.pt2"),
+      train("LossMeanOfTarget", {"--loss-mean=labels"}, "--loss-mean does not apply", "--loss-output"),
       gpt("OptionOfModels", {"--loss=mse"}, "--loss is for an exported model", "MODEL.pt2"),
       // Evaluation.
       eval("MissingModel", {"%../../graph/archives/mlpp.pt2"}, "there is no file", "mlp.pt2?"),

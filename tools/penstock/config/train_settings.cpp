@@ -369,11 +369,8 @@ std::vector<std::string> TrainSettings::idle_for_data() const {
   if (reads_tokens() && !has_tokenizer()) return {"--sample", "--prompt"};
   if (reads_tokens()) return {};
   std::vector<std::string> names{kDocumentOptions.begin(), kDocumentOptions.end()};
-  if (built_in()) {
-    names.insert(names.end(), {"--token-dtype", "--no-shuffle", "--drop-last", "--validation-data"});
-  } else {
-    names.insert(names.end(), {"--token-dtype", "--seq", "--tokenizer"});
-  }
+  names.emplace_back("--token-dtype");
+  if (!built_in()) names.insert(names.end(), {"--seq", "--tokenizer"});
   return names;
 }
 

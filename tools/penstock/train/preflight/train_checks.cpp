@@ -145,7 +145,9 @@ void check_gpt(TrainSettings& request, const ConfigText& config) {
     throw UsageError(
         "the built-in GPT is trained on text, but " + quote(request.data, 200) + " is not a text file", {},
         "give the model first: penstock train MODEL.pt2 --data FILE.safetensors");
-  if (!request.data.empty() && !request.reads_tokens()) check_input_file(request.data, ".txt");
+  if (!request.data.empty() && !request.reads_tokens() && !fs::is_directory(request.data) &&
+      request.data.find_first_of(",*?[") == std::string::npos)
+    check_input_file(request.data, ".txt");
   adopt_order(request);
   resolve_vocabulary(request);
   const GptData data = gpt_data(request);

@@ -127,7 +127,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
   display.config = request.resolved_config;
   train::RunExtras extras{
       .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
-  if (request.reads_rows()) extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));
+  extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));
   const bool first = world.rank().value == 0, json = display.mode == DisplayMode::Json;
   train::RunResult result;
   std::string sample;

@@ -236,7 +236,12 @@ class Run {
     progress_.enter(RunPhase::Update);
     const double divisor = loss_scale_.value() * static_cast<double>(options_.accumulate);
     if (divisor != 1) assembly_.optimizer->scale_gradients(1.0 / divisor);
-    if (logged || options_.grad_clip || options_.on_nan == NanPolicy::Skip || loss_scale_.is_dynamic()) {
+    const bool reads_norm =
+        options_.grad_clip || options_.on_nan == NanPolicy::Skip || loss_scale_.is_dynamic();
+    // The last step is logged. Where the host would not wait for the device, only logged steps ask.
+    if (!logged && (reads_norm || assembly_.device.is_cpu()))
+      logged = is_asked_to_stop(mesh_.all(), extras_.stop);
+    if (logged || reads_norm) {
       local.grad_norm = assembly_.pipeline->clip_grad_norm(
           options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
       if (!std::isfinite(local.grad_norm)) logged = true;  // on all ranks, which have the same norm

@@ -126,6 +126,22 @@ TEST(ToolTrainTokens, ShowsTokensInDryRun) {
   EXPECT_THAT(outcome.out, HasSubstr("16 examples of 6 tokens per step"));
 }
 
+// A sparse file takes no space.
+TEST(ToolTrainTokens, AnnouncesThatLargeFilesAreRead) {
+  const TempDir dir;
+  write_tokens<std::uint16_t>(dir / "tokens.bin");
+  const auto errors = [&] {
+    const Outcome outcome = penstock({"train", "--data=" + (dir / "tokens.bin"), "--seq=6", "--dry-run"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_EQ(errors(), "");
+  std::filesystem::resize_file(dir / "tokens.bin", 2 * 250'000'000);
+  const std::string large = errors();
+  EXPECT_THAT(large, testing::StartsWith("reading the 250000000 tokens of '" + (dir / "tokens.bin")));
+  EXPECT_THAT(large, testing::EndsWith("\n40% of the tokens are read\n80% of the tokens are read\n"));
+}
+
 // A text of `bytes` is a stream of tokens below 256.
 TEST(ToolTrainTokenizer, TextsAreStreamsOfTheirTokens) {
   const TempDir dir;

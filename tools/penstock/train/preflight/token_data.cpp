@@ -11,6 +11,7 @@
 #include <penstock/base/error.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -97,6 +98,24 @@ std::shared_ptr<const train::TokenStream> open_tokens(const TrainSettings& reque
   } catch (const UsageError& error) {
     throw UsageError(error.message(), {}, "choose the type of the tokens with --token-dtype");
   }
+}
+
+// Reads all tokens of files. Files that take time are announced, on standard error.
+std::int64_t largest_token(const TrainSettings& request, const std::string& files) {
+  constexpr std::int64_t large = 100'000'000;
+  const auto stream = open_tokens(request, files);
+  if (stream->size() < large) return train::largest_token(*stream).value_or(0);
+  std::fprintf(stderr, "reading the %lld tokens of %s, to find the largest one\n",
+               static_cast<long long>(stream->size()), quote(files, 200).c_str());
+  std::int64_t next = large;
+  return train::largest_token(*stream,
+                              [&](std::int64_t count) {
+                                if (count < next) return;
+                                std::fprintf(stderr, "%lld%% of the tokens are read\n",
+                                             static_cast<long long>(100 * count / stream->size()));
+                                next += std::max(large, stream->size() / 10);
+                              })
+      .value_or(0);
 }
 
 // The order and the validation rows of sequences are those of any table.
@@ -255,8 +274,7 @@ void resolve_vocabulary(TrainSettings& request) {
     throw UsageError(str_cat("the tokenizer has ", needed, " tokens, but --vocab is ", *request.vocabulary),
                      {}, str_cat("leave it out, or use --vocab ", needed, " or more"));
   for (const std::string& files : {request.data, request.validation_data})
-    if (files_of_tokens && !files.empty())
-      needed = std::max(needed, train::largest_token(*open_tokens(request, files)).value_or(0) + 1);
+    if (files_of_tokens && !files.empty()) needed = std::max(needed, largest_token(request, files) + 1);
   if (!given) request.vocabulary = needed;
   if (*request.vocabulary < needed)
     throw UsageError(

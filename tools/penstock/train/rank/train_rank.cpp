@@ -84,6 +84,12 @@ std::string summary_json(const TrainSettings& request, const train::RunResult& r
   return json.end_object().text();
 }
 
+void report_repeated_rows(const comm::World& world, train::Observer& observer, const TrainSettings& request,
+                          const train::DataSource& data) {
+  const std::optional<std::string> note = repeated_rows_note(request, data);
+  if (note && world.rank().value == 0) observer.on_message(*note);
+}
+
 train::RunResult train_archive(const comm::World& world, const TrainSettings& request, DisplayOptions display,
                                train::RunExtras extras) {
   const train::ArchiveModel archive = train::archive_model(request.archive());
@@ -95,6 +101,7 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
   }
   const auto observer = make_display(display);
   extras.observer = observer.get();
+  report_repeated_rows(world, *observer, request, *data);
   return train::run(world, *archive.model, *data, request.run, extras);
 }
 
@@ -143,6 +150,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     extras.gather_parameters = samples;
     const auto observer = make_display(display);
     extras.observer = observer.get();
+    report_repeated_rows(world, *observer, request, *data.source);
     result = train::run(world, *model, *data.source, request.run, extras);
     if (first && samples && result.stopped == 0) sample = sample_of(sized, data, result);
   } else {

@@ -84,6 +84,20 @@ std::string_view to_string(LossKind kind) {
   return "";
 }
 
+std::string_view to_string(LossMean mean) {
+  switch (mean) {
+    case LossMean::Auto:
+      return "auto";
+    case LossMean::Rows:
+      return "rows";
+    case LossMean::Labels:
+      return "labels";
+    case LossMean::NextLabels:
+      return "next_labels";
+  }
+  return "";
+}
+
 std::string_view to_string(Sharding sharding) {
   switch (sharding) {
     case Sharding::None:

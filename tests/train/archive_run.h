@@ -23,6 +23,9 @@ struct ArchiveRun {
   std::string model = "language";
   ArchiveOptions archive{};
   std::function<at::Tensor(const at::Tensor&)> change_target{};
+  std::string data{};  // default: that of the model
+  EpochOptions order{};
+  bool validates_on_all = false;
 };
 
 inline RunResult train_archive(const ArchiveRun& test, const RunOptions& options,
@@ -32,9 +35,17 @@ inline RunResult train_archive(const ArchiveRun& test, const RunOptions& options
     ArchiveOptions archive = test.archive;
     archive.file = recipe_file(test.model + ".pt2");
     const ArchiveModel model = archive_model(archive);
-    auto tensors = checkpoint::load_safetensors(recipe_file(test.model + ".safetensors"));
+    const std::string file = test.data.empty() ? test.model : test.data;
+    auto tensors = checkpoint::load_safetensors(recipe_file(file + ".safetensors"));
     if (test.change_target) tensors["target"] = test.change_target(tensors.at("target"));
-    const auto data = tensor_data(tensors, {.positional = model.positional, .keywords = model.keywords});
+    const auto table = memory_table(tensors);
+    const auto data = tensor_data(table, {.positional = model.positional,
+                                          .keywords = model.keywords,
+                                          .order = test.order,
+                                          .validation = test.validates_on_all ? table : nullptr,
+                                          .constants = model.constants,
+                                          .has_target = !model.computes_loss,
+                                          .labels = model.labels});
     RunResult mine =
         run(world, *model.model, *data, options, {.observer = observer, .gather_parameters = true});
     if (world.rank().value == 0) result = std::move(mine);

@@ -12,6 +12,8 @@
 #include <torch/torch.h>
 
 #include <limits>
+#include <set>
+#include <string>
 
 namespace penstock::train {
 namespace {
@@ -125,29 +127,47 @@ TEST(TrainTextData, GeneratedTextDoesNotDependOnCompiler) {
                                                          "windows find.\n"));
 }
 
-TEST(TrainTextData, TargetsAreNextCharacters) {
-  const std::string text = generated_text(5000);
+// Each epoch serves the sequences of the text that validation does not hold out once.
+TEST(TrainTextData, EpochsServeEachSequenceOnceWithItsNextCharacters) {
+  std::string text;  // without equal sequences
+  for (int i = 0; i < 400; ++i) text += std::to_string(i) + " ";
+  constexpr std::size_t length = 9, all = 150, kept = 30, steps = 20;
+  text.resize(all * length + 1);
   const Vocabulary vocabulary(text);
   EXPECT_EQ(vocabulary.decode(vocabulary.encode(text)), text);
-  const auto data = text_data(text, vocabulary, {.length = 9, .validation_fraction = 0.2, .seed = 3});
-  const std::string training = text.substr(0, 4001 - 1), kept = text.substr(text.size() - text.size() / 5);
-  for (std::int64_t step = 1; step < 30; ++step) {
-    const Batch batch = data->training(step, 6, {0, 6});
-    const at::Tensor inputs = batch.args[0].toTensor(), targets = batch.target.toTensor();
-    EXPECT_TRUE(torch::equal(inputs.narrow(1, 1, 8), targets.narrow(1, 0, 8)));
-    const auto row = [&](const at::Tensor& t, int i) {
-      std::vector<std::int64_t> tokens(t[i].const_data_ptr<std::int64_t>(),
-                                       t[i].const_data_ptr<std::int64_t>() + 9);
-      return vocabulary.decode(tokens);
-    };
-    EXPECT_NE(text.find(row(inputs, 2) + row(targets, 2).back()), std::string::npos);
-    // Rows depend on the step, not on which of them are requested.
-    const Batch part = data->training(step, 6, {2, 4});
-    EXPECT_TRUE(torch::equal(part.args[0].toTensor(), inputs.narrow(0, 2, 2)));
-    EXPECT_FALSE(torch::equal(data->training(step + 1, 6, {0, 6}).args[0].toTensor(), inputs));
-    const Batch held = data->validation({2 * step, 2 * step + 2});
-    EXPECT_NE(kept.find(row(held.args[0].toTensor(), 1)), std::string::npos);
+  const auto data = text_data(text, vocabulary, {.length = length, .validation_fraction = 0.2, .seed = 3});
+  ASSERT_EQ(data->validation_rows(), kept);
+  ASSERT_EQ(data->steps_of(1, 6), steps);
+  const auto text_of = [&](const c10::IValue& rows, std::int64_t row) {
+    const at::Tensor tokens = rows.toTensor()[row].contiguous();
+    const auto* const first = tokens.const_data_ptr<std::int64_t>();
+    return vocabulary.decode({first, first + tokens.numel()});
+  };
+  // The index of the sequence in the text.
+  const auto index_of = [&](const Batch& batch, std::int64_t row) {
+    const std::size_t begin = text.find(text_of(batch.args[0], row) + text_of(batch.target, row).back());
+    EXPECT_EQ(begin % length, 0U);
+    EXPECT_EQ(text.substr(begin + 1, length), text_of(batch.target, row));
+    return begin / length;
+  };
+  std::set<std::size_t> held;
+  const Batch rows = data->validation({0, kept});
+  for (std::int64_t row = 0; row < static_cast<std::int64_t>(kept); ++row) held.insert(index_of(rows, row));
+  EXPECT_EQ(held.size(), kept);
+  EXPECT_LT(*held.begin(), all - kept);  // random, not the end of the text
+  for (const std::int64_t epoch : {0, 1}) {
+    std::set<std::size_t> seen = held;
+    for (std::int64_t step = 20 * epoch + 1; step <= 20 * (epoch + 1); ++step) {
+      const Batch batch = data->training(step, 6, {0, 6});
+      for (std::int64_t row = 0; row < 6; ++row) seen.insert(index_of(batch, row));
+      // Rows depend on the step, not on which of them are requested.
+      const Batch part = data->training(step, 6, {2, 4});
+      EXPECT_TRUE(torch::equal(part.args[0].toTensor(), batch.args[0].toTensor().narrow(0, 2, 2)));
+    }
+    EXPECT_EQ(seen.size(), all);
   }
+  EXPECT_FALSE(torch::equal(data->training(1, 6, {0, 6}).args[0].toTensor(),
+                            data->training(21, 6, {0, 6}).args[0].toTensor()));
   EXPECT_ERROR(text_data("too short", Vocabulary("too short"), {.length = 20}), UsageError,
                "a text of 9 characters is too short for sequences of 20");
 }

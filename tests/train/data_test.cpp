@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -195,6 +196,38 @@ TEST(TrainTensorTable, ReadsOnlyRequestedRows) {
   EXPECT_EQ(taken.sizes().vec(), (std::vector<std::int64_t>{3, 4096}));
   EXPECT_TRUE(taken[0].eq(7).all().item<bool>());
   EXPECT_TRUE(taken.narrow(0, 1, 2).eq(0).all().item<bool>());
+}
+
+// Each held-out sequence of the text is one validation row, whose number is fixed, and is not trained on.
+TEST(TrainValidation, CoversHeldOutTextOnce) {
+  std::string text;  // without equal sequences
+  for (int i = 0; i < 400; ++i) text += std::to_string(i) + (i % 3 == 0 ? "-" : " ");
+  const Vocabulary vocabulary(text);
+  const auto data = text_data(text, vocabulary, {.length = 7, .validation_fraction = 0.25, .seed = 3});
+  const auto all_rows = static_cast<std::int64_t>((text.size() - 1 + 6) / 7);
+  const std::int64_t rows = all_rows / 4;
+  ASSERT_EQ(data->validation_rows(), rows);
+  const at::Tensor all = data->validation({0, rows}).args[0].toTensor();
+  const auto text_of_row = [&](const at::Tensor& row) {
+    const at::Tensor tokens = row.contiguous();
+    return vocabulary.decode(
+        {tokens.const_data_ptr<std::int64_t>(), tokens.const_data_ptr<std::int64_t>() + 7});
+  };
+  std::multiset<std::string> seen, expected;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const at::Tensor alone = data->validation({row, row + 1}).args[0].toTensor()[0];
+    EXPECT_TRUE(at::equal(alone, all[row]));
+    seen.insert(text_of_row(alone));
+  }
+  EXPECT_EQ(std::set(seen.begin(), seen.end()).size(), static_cast<std::size_t>(rows));
+  for (std::int64_t step = 1; step <= all_rows - rows; ++step)
+    seen.insert(text_of_row(data->training(step, 1, {0, 1}).args[0].toTensor()[0]));
+  for (std::size_t begin = 0; begin + 1 < text.size(); begin += 7) {
+    std::string row = text.substr(begin, std::min<std::size_t>(7, text.size() - 1 - begin));
+    row.resize(7, vocabulary.characters()[0]);  // the last one is padded
+    expected.insert(row);
+  }
+  EXPECT_EQ(seen, expected);
 }
 
 }  // namespace

@@ -134,6 +134,63 @@ TEST(TrainEpochs, FileOrderWrapsAround) {
   EXPECT_EQ(epochs.steps(4, 4), 5);
 }
 
+// Runs that continue each other with other batches read the examples of the orders one after the other.
+TEST(TrainEpochs, OtherBatchContinuesWithNextUnreadRow) {
+  for (const bool shuffle : {true, false}) {
+    for (const std::int64_t examples : {20, 7, 33}) {
+      SCOPED_TRACE(std::to_string(examples) + (shuffle ? " shuffled" : " in file order"));
+      std::vector<std::int64_t> read, expected;
+      EpochPosition position;
+      for (const auto& [batch, steps] : {std::pair{3, 4}, {5, 1}, {2, 9}, {7, 3}, {1, 2}, {4, 6}, {7, 0}}) {
+        const Epochs epochs(examples, {.shuffle = shuffle, .seed = 6}, position);
+        for (std::int64_t step = 1; step <= steps; ++step) {
+          const auto rows = batch_of(epochs, position.step + step, batch);
+          read.insert(read.end(), rows.begin(), rows.end());
+        }
+        position = epochs.after(position.step + steps, batch);
+      }
+      EXPECT_EQ(position.step, 25);
+      for (std::uint64_t epoch = 1; expected.size() < read.size(); ++epoch) {
+        const Permutation order(examples, 6, epoch);
+        for (std::int64_t row = 0; row < examples; ++row) expected.push_back(shuffle ? order[row] : row);
+      }
+      const auto last = static_cast<std::int64_t>(read.size());
+      EXPECT_EQ(position.epoch, last / examples + 1);
+      EXPECT_EQ(position.row, last % examples);
+      expected.resize(read.size());
+      EXPECT_EQ(read, expected);
+      // The steps to the end of this epoch and of two more.
+      const Epochs epochs(examples, {.shuffle = shuffle, .seed = 6}, position);
+      const std::int64_t all = epochs.steps(position.epoch + 2, 4);
+      std::int64_t rest = 3 * examples - position.row;
+      for (std::int64_t step = 26; step <= all; ++step) rest -= epochs.rows(step, 4);
+      EXPECT_TRUE(shuffle ? rest == 0 : rest <= 0 && rest > -4) << rest;
+    }
+  }
+}
+
+TEST(TrainEpochs, ContinuesWhereTheSameBatchWouldBe) {
+  for (const EpochOptions& options :
+       {EpochOptions{}, EpochOptions{.shuffle = true}, EpochOptions{.shuffle = true, .drop_last = true},
+        EpochOptions{.drop_last = true}}) {
+    const Epochs whole(20, options);
+    for (std::int64_t stop = 0; stop < 8; ++stop) {
+      const Epochs rest(20, options, whole.after(stop, 6));
+      EXPECT_EQ(rest.after(stop, 6), whole.after(stop, 6));
+      EXPECT_EQ(rest.steps(5, 6), whole.steps(5, 6));
+      for (std::int64_t step = stop + 1; step < 12; ++step)
+        EXPECT_EQ(batch_of(rest, step, 6), batch_of(whole, step, 6)) << stop << ", " << step;
+    }
+  }
+  // The two rows that are too few for a batch of 6 are read by a smaller one.
+  const Epochs dropped(20, {.shuffle = true, .drop_last = true, .seed = 2});
+  const Epochs smaller(20, {.shuffle = true, .drop_last = true, .seed = 2}, dropped.after(3, 6));
+  const Permutation order(20, 2, 1);
+  EXPECT_EQ(batch_of(smaller, 4, 2), (std::vector{order[18], order[19]}));
+  EXPECT_EQ(smaller.after(4, 2), (EpochPosition{4, 2, 0}));
+  EXPECT_ERROR(Epochs(20, {}, {.row = 20}), UsageError, "row 20 of epoch 1 does not exist");
+}
+
 TEST(TrainEpochs, RefusesMoreStepsThanFit) {
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   for (const EpochOptions& options :

@@ -103,6 +103,34 @@ TEST(TrainLossCurve, MatchesFullBatchWithAccumulationClippingDecayAndRecomputati
     expect_close(small_run(with({2, 2, 1, 2, "1F1B", sharding, 2}, options)).losses, expected);
 }
 
+// Masks of sharded attention depend on the head, not on the rank that has it.
+TEST(TrainLossCurve, WithDropoutDoesNotDependOnNumberOfTensorParallelRanks) {
+  at::set_num_threads(1);
+  const auto losses = [](double dropout, const Topology& topology, bool recompute = false) {
+    std::vector<double> result;
+    RunOptions options = with(topology);
+    options.parallel.recompute = recompute;
+    comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
+      const Vocabulary vocabulary(test::small_text());
+      models::GptOptions gpt = test::small_gpt(vocabulary);
+      gpt.heads = 4;
+      gpt.dropout = dropout;
+      const auto data = text_data(test::small_text(), vocabulary, {.length = gpt.context});
+      const RunResult run_result = run(world, *gpt_model(gpt, 1), *data, options);
+      if (world.rank().value == 0) result = run_result.losses;
+    });
+    return result;
+  };
+  const Topology two{1, 1, 1, 2, "GPipe", Sharding::None, 2}, four{1, 1, 1, 2, "GPipe", Sharding::None, 4};
+  const std::vector<double> expected = losses(0.2, two);
+  EXPECT_EQ(losses(0.2, two), expected);
+  EXPECT_EQ(losses(0.2, two, /*recompute=*/true), expected);
+  expect_close(losses(0.2, four), expected);
+  EXPECT_GT(std::abs(expected[0] - losses(0, two)[0]), 1e-4);
+  expect_close(losses(0.2, {2, 1, 1, 2, "1F1B", Sharding::None, 4}),
+               losses(0.2, {2, 1, 1, 2, "1F1B", Sharding::None, 2}));
+}
+
 TEST(TrainLossCurve, InBfloat16StaysNearFloat32AndDecreases) {
   at::set_num_threads(1);
   const auto expected = small_run(with({2, 1, 1, 4, "1F1B"})).losses;

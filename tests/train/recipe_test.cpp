@@ -88,7 +88,7 @@ TEST(TrainRecipe, OptimizersAndGroupsMatchPythonInEveryTopology) {
 TEST(TrainRecipe, ResumedRunsAreBitwiseEqual) {
   at::set_num_threads(1);
   for (const auto& [name, recipe] : recipes()) {
-    for (const std::size_t index : {1U, 4U}) {
+    for (const std::size_t index : {1U, 4U, 5U, 6U, 7U}) {
       const Layout& layout = layouts()[index];
       SCOPED_TRACE(name + ", " + text_of(layout));
       const test::TempDir dir;

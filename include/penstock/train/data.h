@@ -26,6 +26,9 @@ struct Batch {
   std::vector<std::string> names{};  //!< names of `args`, for messages; may be empty
   std::int64_t examples = 0;
   std::optional<std::int64_t> tokens{};  //!< if the examples are sequences
+  //! The argument from which the model computes its own loss, if it ignores labels of -100; `target` then
+  //! holds the labels that count. A run replaces labels of rows that do not count.
+  std::optional<std::string> labels{};
 };
 
 //! Rows `begin` to `end` (exclusive) of a batch.
@@ -53,6 +56,14 @@ class DataSource {
   //! The number of steps of this many passes over the data; nullopt if it has no end.
   virtual std::optional<std::int64_t> steps_of(std::int64_t /*epochs*/, std::int64_t /*batch*/) const {
     return std::nullopt;
+  }
+  //! The position in the data after a step, as text for the checkpoint; empty if the source has none.
+  virtual std::string position_after(std::int64_t /*step*/, std::int64_t /*batch*/) const { return {}; }
+  //! Returns a source whose batches after this step continue at the position; null if there are none, so that
+  //! the batch of a step does not depend on earlier batches. Throws ParseError if the text is not a position.
+  virtual std::unique_ptr<DataSource> continued(std::int64_t /*step*/,
+                                                const std::string& /*position*/) const {
+    return nullptr;
   }
   //! The number of validation rows, and a range of them. The order of the rows is fixed.
   virtual std::int64_t validation_rows() const = 0;
@@ -84,14 +95,21 @@ class Vocabulary {
 //! How sequences are taken from a text.
 struct TextOptions {
   std::int64_t length = 128;         //!< tokens per sequence
-  double validation_fraction = 0.1;  //!< fraction of the text, at its end, reserved for validation
-  std::uint64_t seed = 1;            //!< determines the start positions of the sequences
+  double validation_fraction = 0.1;  //!< fraction of the sequences reserved for validation
+  std::uint64_t seed = 1;            //!< determines the order of the sequences, and which are reserved
 };
 
-//! Samples sequences from random positions in a text; the target of each token is the next token. The
-//! validation rows are the consecutive sequences of the reserved fraction, shuffled by the seed.
+//! Serves the consecutive sequences of a text in epochs, each in a random order; the target of each token is
+//! the next token. `tensor_data` of a `sequence_table` has more options.
 std::unique_ptr<DataSource> text_data(const std::string& text, const Vocabulary& vocabulary,
                                       const TextOptions& options);
+
+//! The labels from which a model computes its own loss, a mean over the labels other than -100.
+struct LabelInput {
+  std::string name{};  //!< of the input
+  //! The output at each position predicts the next label, so that the first label of each row does not count.
+  bool next = false;
+};
 
 //! Which tensors of a table are served, and in which order.
 struct TensorDataOptions {
@@ -100,11 +118,13 @@ struct TensorDataOptions {
   //! Fraction of the rows that training leaves out, for validation: the last rows in file order, or random
   //! rows, which depend on the seed, if the order is shuffled.
   double validation_fraction = 0;
-  EpochOptions order{};                             //!< by default file order
+  EpochOptions order{};   //!< by default file order
+  EpochPosition start{};  //!< where the batches continue; by default at the first row
   std::map<std::string, at::ScalarType> dtypes{};   //!< dtypes to which rows are converted, by name
   std::shared_ptr<const TensorTable> validation{};  //!< validation rows, instead of those left out
   std::map<std::string, c10::IValue> constants{};   //!< arguments that are the same for all rows, by name
   bool has_target = true;                           //!< false: the model computes its own loss
+  std::optional<LabelInput> labels{};               //!< if its loss is a mean over labels, without a target
   std::optional<std::int64_t> tokens_per_row{};     //!< if the rows are sequences
 };
 

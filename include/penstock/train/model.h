@@ -124,17 +124,18 @@ class Model {
   virtual std::vector<at::Tensor> read_base(const std::vector<std::string>& /*names*/) const { return {}; }
 };
 
-//! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
-//! `positions`, every sequence consists of documents (GptImpl::forward). Throws UsageError if a pattern of
-//! `lora` selects no layer.
-std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
-                                 const std::optional<LoraOptions>& lora = std::nullopt);
-
-//! Options of the losses of exported models, with the meaning that they have in PyTorch.
+//! Options of a loss, with the meaning that they have in PyTorch.
 struct LossOptions {
   double label_smoothing = 0;           //!< CrossEntropy
   std::vector<double> class_weights{};  //!< CrossEntropy and Bce: one per class; empty: all 1
 };
+
+//! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
+//! `positions`, every sequence consists of documents (GptImpl::forward). Its loss is the cross entropy.
+//! Throws UsageError if a pattern of `lora` selects no layer, or for class weights.
+std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
+                                 const std::optional<LoraOptions>& lora = std::nullopt,
+                                 const LossOptions& loss = {});
 
 //! Which exported model to train, and how.
 struct ArchiveOptions {
@@ -145,9 +146,10 @@ struct ArchiveOptions {
   LossOptions loss_options{};
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
-  //! The output `loss_output` is the loss, a mean over rows, and the data has no target; `loss` is ignored.
+  //! The output `loss_output` is the loss, and the data has no target; `loss` is ignored.
   bool computes_loss = false;
-  std::optional<LoraOptions> lora{};  //!< trains adapters instead of the parameters of the archive
+  LossMean loss_mean = LossMean::Auto;  //!< with `computes_loss`: what the loss is a mean over
+  std::optional<LoraOptions> lora{};    //!< trains adapters instead of the parameters of the archive
 };
 
 //! An exported model. The data must provide a tensor for each of its inputs that is not a constant.
@@ -161,6 +163,8 @@ struct ArchiveModel {
   std::map<std::string, at::ScalarType> dtypes;  //!< dtypes of the inputs, by name
   std::string loss_output;                       //!< the output that the loss reads: `output.logits`
   bool computes_loss = false;                    //!< ArchiveOptions::computes_loss
+  LossMean loss_mean = LossMean::Rows;           //!< with `computes_loss`; never Auto
+  std::optional<LabelInput> labels{};            //!< if the model computes a mean over labels
 };
 //! Opens the archive, which is parsed only once. Throws UsageError if the options of the loss or of LoRA do
 //! not apply to it.

@@ -27,6 +27,13 @@ enum class LossKind {
   Bce,           //!< binary cross entropy of logits
   L1,            //!< mean absolute error
 };
+//! What a loss that an exported model computes itself is a mean over.
+enum class LossMean {
+  Auto,        //!< Rows without an integer input `labels`, else one of the others, from the graph
+  Rows,        //!< the rows of the batch
+  Labels,      //!< the entries of the input `labels` other than -100
+  NextLabels,  //!< the same without the first label of each row: each position predicts the next label
+};
 //! What replicas shard.
 enum class Sharding {
   None,
@@ -58,6 +65,7 @@ enum class StoragePolicy { Stop, Warn };
 // The names on the command line and in configuration files: `adamw`, `cross_entropy`, …
 std::string_view to_string(OptimizerKind kind);
 std::string_view to_string(LossKind kind);
+std::string_view to_string(LossMean mean);
 std::string_view to_string(Sharding sharding);
 std::string_view to_string(Precision precision);
 std::string_view to_string(ParameterDtype dtype);

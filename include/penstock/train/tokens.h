@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,8 +40,10 @@ std::shared_ptr<const TokenStream> token_files(const std::vector<std::filesystem
 //! Tokens in memory.
 std::shared_ptr<const TokenStream> token_memory(std::vector<std::uint32_t> tokens);
 
-//! Reads all tokens. Returns the largest one; nullopt if there are none.
-std::optional<std::int64_t> largest_token(const TokenStream& stream);
+//! Reads all tokens. Returns the largest one; nullopt if there are none. Calls `progress`, if it is set, with
+//! the number of tokens that were read, from time to time.
+std::optional<std::int64_t> largest_token(const TokenStream& stream,
+                                          const std::function<void(std::int64_t)>& progress = nullptr);
 
 //! What a tensor of a table says about the documents in its rows.
 enum class DocumentTensor {

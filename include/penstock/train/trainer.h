@@ -118,11 +118,12 @@ struct RunExtras {
   Observer* observer = nullptr;  //!< used on rank 0 only
   RankHook* hook = nullptr;      //!< of this rank
   bool gather_parameters = false;
-  //! Asked in every logged step. A value other than 0 on any rank ends the run on all ranks after that step,
-  //! with a checkpoint if the run writes any. The value is a reason, such as the number of a signal.
+  //! Asked in every step on CPUs and if the host reads the gradient norm of every step, else in every logged
+  //! step. A value other than 0 on any rank ends the run on all ranks after that step, with a checkpoint if
+  //! the run writes any. The value is a reason, such as the number of a signal.
   std::function<int()> stop{};
   //! Strings to store in every checkpoint, by name, such as the configuration. The run adds its own: `seed`,
-  //! `plan` and `cuts` if it chose them, and `lora` with LoRA.
+  //! `plan` and `cuts` if it chose them, `position` if the data has one, and `lora` with LoRA.
   std::map<std::string, std::string> notes{};
 };
 

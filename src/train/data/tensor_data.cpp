@@ -7,11 +7,38 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <sstream>
 
 namespace penstock::train {
 namespace {
 
 constexpr const char* kTarget = "target";
+
+// Where a run continues: epoch and row, and what the order of the rows depends on.
+struct StoredPosition {
+  std::int64_t epoch = 1, row = 0, examples = 0;
+  bool shuffled = false;
+  std::uint64_t seed = 0;
+};
+
+std::string to_text(const StoredPosition& position) {
+  return str_cat("epoch ", position.epoch, " row ", position.row, " of ", position.examples,
+                 position.shuffled ? str_cat(" seed ", position.seed) : std::string(" in file order"));
+}
+
+StoredPosition parse_position(const std::string& text) {
+  StoredPosition position;
+  std::istringstream words(text);
+  std::string epoch, row, of, order;
+  words >> epoch >> position.epoch >> row >> position.row >> of >> position.examples >> order;
+  position.shuffled = order == "seed";
+  if (position.shuffled) words >> position.seed;
+  const bool valid = words && epoch == "epoch" && row == "row" && of == "of" &&
+                     (position.shuffled || order == "in") && position.epoch >= 1 && position.row >= 0 &&
+                     position.row < position.examples;
+  if (valid) return position;
+  throw ParseError(quote(text, 80) + " is not a position in the data");
+}
 
 // Returns the number of rows of the tensors, which must be equal.
 std::int64_t checked_rows(const TensorTable& table, const std::vector<std::string>& wanted) {
@@ -53,6 +80,8 @@ class TensorData : public DataSource {
       for (const std::string& name : names)
         if (!options.constants.contains(name)) wanted.push_back(name);
     if (options.has_target) wanted.emplace_back(kTarget);
+    if (options.labels && std::find(wanted.begin(), wanted.end(), options.labels->name) == wanted.end())
+      throw UsageError("the labels " + quote(options.labels->name) + " are not an input of the model");
     const std::int64_t count = checked_rows(*table_, wanted);
     if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
       throw UsageError("the validation fraction must be at least 0 and below 1");
@@ -60,7 +89,7 @@ class TensorData : public DataSource {
     validation_rows_ = options.validation ? checked_rows(*options.validation, wanted) : kept_;
     has_fixed_shapes_ = !options.validation || have_equal_rows(*table_, *options.validation, wanted);
     if (count - kept_ < 1) throw UsageError("the data has no examples");
-    epochs_.emplace(count - kept_, options.order);
+    epochs_.emplace(count - kept_, options.order, options.start);
     if (options.order.shuffle && kept_ > 0) selection_.emplace(count, options.order.seed, 0);
   }
 
@@ -71,11 +100,25 @@ class TensorData : public DataSource {
     return epochs_->rows(step, batch);
   }
   c10::IValue training_target(std::int64_t step, std::int64_t batch) const override {
-    if (!options_.has_target) return {};
-    return pick(*table_, kTarget, training_examples(step, batch, {0, training_rows(step, batch)}));
+    return target(*table_, training_examples(step, batch, {0, training_rows(step, batch)}));
   }
   std::optional<std::int64_t> steps_of(std::int64_t epochs, std::int64_t batch) const override {
     return epochs_->steps(epochs, batch);
+  }
+  std::string position_after(std::int64_t step, std::int64_t batch) const override {
+    const EpochPosition after = epochs_->after(step, batch);
+    return to_text(
+        {after.epoch, after.row, epochs_->examples(), options_.order.shuffle, options_.order.seed});
+  }
+  // Another order has no unread rows of the stored epoch, so the run starts with the next one.
+  std::unique_ptr<DataSource> continued(std::int64_t step, const std::string& text) const override {
+    const StoredPosition stored = parse_position(text);
+    const bool same = stored.examples == epochs_->examples() && stored.shuffled == options_.order.shuffle &&
+                      (!stored.shuffled || stored.seed == options_.order.seed);
+    TensorDataOptions options = options_;
+    options.start = same ? EpochPosition{step, stored.epoch, stored.row}
+                         : EpochPosition{step, stored.epoch + (stored.row > 0 ? 1 : 0), 0};
+    return std::make_unique<TensorData>(table_, options);
   }
   std::int64_t validation_rows() const override { return validation_rows_; }
   bool has_fixed_shapes() const override { return has_fixed_shapes_; }
@@ -107,12 +150,20 @@ class TensorData : public DataSource {
     const auto constant = options_.constants.find(name);
     return constant != options_.constants.end() ? constant->second : pick(table, name, examples);
   }
+  // The labels of a model that computes its own loss serve as the target by which the loss is weighted.
+  c10::IValue target(const TensorTable& table, const std::vector<std::int64_t>& examples) const {
+    if (options_.has_target) return pick(table, kTarget, examples);
+    if (!options_.labels) return {};
+    const at::Tensor labels = pick(table, options_.labels->name, examples);
+    return options_.labels->next ? labels.slice(-1, 1) : labels;
+  }
   Batch take(const TensorTable& table, const std::vector<std::int64_t>& examples) const {
     Batch batch;
     for (const std::string& name : options_.positional) batch.args.push_back(argument(table, name, examples));
     for (const std::string& name : options_.keywords)
       batch.kwargs.emplace(name, argument(table, name, examples));
-    if (options_.has_target) batch.target = pick(table, kTarget, examples);
+    batch.target = target(table, examples);
+    if (options_.labels) batch.labels = options_.labels->name;
     batch.names = options_.positional;
     batch.examples = static_cast<std::int64_t>(examples.size());
     if (options_.tokens_per_row) batch.tokens = batch.examples * *options_.tokens_per_row;

@@ -145,7 +145,8 @@ std::shared_ptr<const TokenStream> token_memory(std::vector<std::uint32_t> token
   return std::make_shared<TokensInMemory>(std::move(tokens));
 }
 
-std::optional<std::int64_t> largest_token(const TokenStream& stream) {
+std::optional<std::int64_t> largest_token(const TokenStream& stream,
+                                          const std::function<void(std::int64_t)>& progress) {
   constexpr std::int64_t chunk = 1 << 16;
   std::vector<std::int64_t> tokens;
   std::optional<std::int64_t> largest;
@@ -153,6 +154,7 @@ std::optional<std::int64_t> largest_token(const TokenStream& stream) {
     tokens.resize(static_cast<std::size_t>(std::min(chunk, stream.size() - begin)));
     stream.read(begin, tokens);
     largest = std::max(largest.value_or(0), *std::max_element(tokens.begin(), tokens.end()));
+    if (progress) progress(begin + static_cast<std::int64_t>(tokens.size()));
   }
   return largest;
 }

@@ -2,6 +2,7 @@
 #include "train/loop/checkpoint_manager.h"
 
 #include "base/text.h"
+#include "train/data/locked_source.h"
 #include "train/loop/initial_weights.h"
 #include "train/lora/adapter_note.h"
 #include "train/model/tensor_parallel_stage.h"
@@ -190,6 +191,7 @@ void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const 
   notes["seed"] = std::to_string(options_.seed);
   if (!decisions.plan.empty()) notes["plan"] = decisions.plan;
   if (!decisions.loss_scale.empty()) notes["loss_scale"] = decisions.loss_scale;
+  if (!decisions.position.empty()) notes[kPositionNote] = decisions.position;
   if (decisions.split) notes[kSplitNote] = to_string(*decisions.split);
   writer_->save(step, stored_pieces(assembly), notes);
 }

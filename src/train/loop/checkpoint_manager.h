@@ -18,6 +18,7 @@ struct Decisions {
   std::string plan{};                 //!< the schedule, as CSV
   std::optional<ModelSplit> split{};  //!< if it was balanced by measured times
   std::string loss_scale{};           //!< the state of the loss scale; empty if there is none
+  std::string position{};             //!< in the data; empty if it has none
 
   bool empty() const { return plan.empty() && !split; }
 };

@@ -1,8 +1,10 @@
 // The target of a pass is the tuple (target of the model, which rows count).
 #include "train/loop/counted_rows.h"
 
+#include "train/model/archive_loss.h"
 #include "train/model/auto_plan.h"
 
+#include <penstock/value/microbatch.h>
 #include <penstock/value/tree.h>
 
 #include <ATen/TensorOperators.h>
@@ -35,8 +37,33 @@ c10::IValue first_rows(const c10::IValue& tree, std::int64_t rows, std::int64_t 
   });
 }
 
+// The argument of this name.
+c10::IValue& argument(Batch& batch, const std::string& name) {
+  const auto keyword = batch.kwargs.find(name);
+  if (keyword != batch.kwargs.end()) return keyword->second;
+  const auto index = std::find(batch.names.begin(), batch.names.end(), name) - batch.names.begin();
+  return batch.args.at(static_cast<std::size_t>(index));
+}
+
+// Changes the labels from which the model computes its own loss: those of padding rows are ignored. A
+// microbatch without valid labels has weight 0; its labels become 0, because its loss would be 0/0, whose
+// gradient is NaN also if it is multiplied by 0.
+void replace_labels(Batch& batch, std::int64_t count, std::int64_t size, int microbatches) {
+  c10::IValue& value = argument(batch, *batch.labels);
+  const at::Tensor labels = value.toTensor().clone();
+  labels.narrow(0, count, size - count).fill_(kIgnoredLabel);
+  const at::Tensor valid = batch.target.toTensor().ne(kIgnoredLabel);
+  std::int64_t begin = 0;
+  for (const std::int64_t rows : value::chunk_sizes(size, microbatches)) {
+    const std::int64_t counted = std::clamp<std::int64_t>(count - begin, 0, rows);
+    if (!valid.narrow(0, begin, counted).any().item<bool>()) labels.narrow(0, begin, rows).fill_(0);
+    begin += rows;
+  }
+  value = labels;
+}
+
 // Pads a batch of `read` rows to `size` rows with copies of the last one.
-PassBatch padded(Batch batch, std::int64_t read, std::int64_t count, std::int64_t size) {
+PassBatch padded(Batch batch, std::int64_t read, std::int64_t count, std::int64_t size, int microbatches) {
   if (read < size) {
     const at::Tensor index = at::arange(size, at::kLong).clamp_max(read - 1);
     const auto fill = [&](const c10::IValue& tree) {
@@ -50,6 +77,7 @@ PassBatch padded(Batch batch, std::int64_t read, std::int64_t count, std::int64_
   }
   if (count == 0 && batch.tokens) batch.tokens = 0;
   batch.examples = count;
+  if (batch.labels) replace_labels(batch, count, size, microbatches);
   return {std::move(batch), size};
 }
 
@@ -66,13 +94,14 @@ PassBatch training_pass(const DataSource& data, const RunOptions& options, std::
   const std::int64_t count = std::max<std::int64_t>(last - all.begin, 0);
   // A pass without rows of its own runs with row 0, which exists.
   const Rows read = count > 0 ? Rows{all.begin, last} : Rows{0, 1};
-  return padded(data.training(step, options.batch, read), read.end - read.begin, count, all.end - all.begin);
+  return padded(data.training(step, options.batch, read), read.end - read.begin, count, all.end - all.begin,
+                options.parallel.microbatches);
 }
 
-PassBatch validation_pass(const DataSource& data, Rows rows, std::int64_t size) {
+PassBatch validation_pass(const DataSource& data, Rows rows, std::int64_t size, int microbatches) {
   const std::int64_t count = rows.end - rows.begin;
   const Rows read = count > 0 ? rows : Rows{0, 1};
-  return padded(data.validation(read), read.end - read.begin, count, size);
+  return padded(data.validation(read), read.end - read.begin, count, size, microbatches);
 }
 
 runtime::LossFunction loss_of_counted(runtime::LossFunction loss) {

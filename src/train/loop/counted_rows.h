@@ -23,8 +23,8 @@ struct PassBatch {
 //! Returns the rows of a training batch for part `part` of a replica.
 PassBatch training_pass(const DataSource& data, const RunOptions& options, std::int64_t step, int replica,
                         std::int64_t part);
-//! Returns validation rows, padded to `size` rows.
-PassBatch validation_pass(const DataSource& data, Rows rows, std::int64_t size);
+//! Returns validation rows, padded to `size` rows, for a pass of this many microbatches.
+PassBatch validation_pass(const DataSource& data, Rows rows, std::int64_t size, int microbatches);
 
 //! Wraps the loss of a model for the targets of passes: leaves out the padding rows.
 runtime::LossFunction loss_of_counted(runtime::LossFunction loss);

@@ -28,6 +28,13 @@ std::vector<StepReport> exchange(const comm::Group& world, const StepReport& loc
   return reports;
 }
 
+bool is_asked_to_stop(const comm::Group& world, const std::function<int()>& stop) {
+  StepReport local;
+  if (stop) local.stop = stop();
+  const std::vector<StepReport> reports = exchange(world, local);
+  return std::any_of(reports.begin(), reports.end(), [](const StepReport& one) { return one.stop != 0; });
+}
+
 void fill(StepRecord& record, const std::vector<StepReport>& reports, const ParallelOptions& options,
           int loss_rank) {
   double busy = 0, end = 0;

@@ -5,6 +5,7 @@
 #include <penstock/train/trainer.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct StepReport {
 
 //! Returns the reports of all ranks. Collective.
 std::vector<StepReport> exchange(const comm::Group& world, const StepReport& local);
+
+//! Whether RunExtras::stop of any rank asks to stop: the same on all ranks. Collective.
+bool is_asked_to_stop(const comm::Group& world, const std::function<int()>& stop);
 
 //! Combines the reports of all ranks into one record, identical on every rank. `loss_rank` is the pipeline
 //! rank of the last stage.

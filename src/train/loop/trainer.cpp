@@ -107,6 +107,8 @@ class Run {
   }
 
   void set_up() {
+    if (const std::optional<std::string> position = checkpoints_.note(kPositionNote))
+      data_.continue_at(checkpoints_.step(), *position);
     const Rows rows = rows_of(options_, 0, 0);
     model_.check_rows(value::chunk_sizes(rows.end - rows.begin, options_.parallel.microbatches));
     const ModelSplit split = choose_split(num_stages(options_.parallel));
@@ -179,6 +181,7 @@ class Run {
     guard_storage([&] { checkpoints_.wait(); });
     report_checkpoint();
     if (loss_scale_.is_dynamic()) decisions_.loss_scale = loss_scale_.text();
+    decisions_.position = data_.position_after(step, options_.batch);
     guard_storage([&] { checkpoints_.save(step, assembly_, decisions_); });
   }
 
@@ -235,7 +238,12 @@ class Run {
     progress_.enter(RunPhase::Update);
     const double divisor = loss_scale_.value() * static_cast<double>(options_.accumulate);
     if (divisor != 1) assembly_.optimizer->scale_gradients(1.0 / divisor);
-    if (logged || options_.grad_clip || options_.on_nan == NanPolicy::Skip || loss_scale_.is_dynamic()) {
+    const bool reads_norm =
+        options_.grad_clip || options_.on_nan == NanPolicy::Skip || loss_scale_.is_dynamic();
+    // The last step is logged. Where the host would not wait for the device, only logged steps ask.
+    if (!logged && (reads_norm || assembly_.device.is_cpu()))
+      logged = is_asked_to_stop(mesh_.all(), extras_.stop);
+    if (logged || reads_norm) {
       local.grad_norm = assembly_.pipeline->clip_grad_norm(
           options_.grad_clip.value_or(std::numeric_limits<double>::infinity()));
       if (!std::isfinite(local.grad_norm)) logged = true;  // on all ranks, which have the same norm

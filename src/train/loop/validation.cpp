@@ -49,7 +49,8 @@ std::optional<double> validation_loss(const tensor::DeviceMesh& mesh, const Asse
   const std::int64_t each = size * options.parallel.dp, count = (rows + each - 1) / each;
   const auto load = [&, replica = replicas.rank()](std::int64_t number) {
     const std::int64_t begin = std::min(number * each + replica * size, rows);
-    LoadedPass loaded{validation_pass(data, {begin, std::min(begin + size, rows)}, size)};
+    LoadedPass loaded{
+        validation_pass(data, {begin, std::min(begin + size, rows)}, size, options.parallel.microbatches)};
     loaded.pass.batch = pinned(std::move(loaded.pass.batch), assembly.device);
     return loaded;
   };

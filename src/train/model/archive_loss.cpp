@@ -22,8 +22,6 @@
 namespace penstock::train {
 namespace {
 
-constexpr std::int64_t kIgnoredLabel = -100;
-
 // Autocast may leave the output in a type with too few digits for a loss.
 at::Tensor in_float32(const at::Tensor& tensor) {
   const bool reduced = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;

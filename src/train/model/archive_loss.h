@@ -11,6 +11,9 @@
 
 namespace penstock::train {
 
+//! The label that means over labels leave out, as in PyTorch.
+inline constexpr std::int64_t kIgnoredLabel = -100;
+
 //! The loss of one microbatch. `leaf` is the index of the tensor in the output that the loss reads.
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options);
 

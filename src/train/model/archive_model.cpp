@@ -4,6 +4,7 @@
 #include "pipe/recomputed_graph.h"
 #include "train/lora/graph_adapters.h"
 #include "train/model/archive_loss.h"
+#include "train/model/own_loss.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
 
@@ -218,7 +219,8 @@ class ArchivedModel : public Model {
     return archive_loss(leaf, options().loss, options().loss_options);
   }
 
-  bool needs_full_batches() const override { return options().computes_loss; }
+  // Labels of padding rows can be ignored, other rows cannot.
+  bool needs_full_batches() const override { return options().computes_loss && !labels(); }
 
   const Lora* lora() const override { return archive_->lora(); }
   std::vector<at::Tensor> read_base(const std::vector<std::string>& names) const override {
@@ -228,7 +230,8 @@ class ArchivedModel : public Model {
   }
 
   runtime::LossReduction reduction() const override {
-    if (options().computes_loss) return runtime::LossReduction::mean();
+    if (options().computes_loss && !labels()) return runtime::LossReduction::mean();
+    if (options().computes_loss) return runtime::LossReduction::mean_over_valid_labels();
     return archive_reduction(options().loss, options().loss_options);
   }
 
@@ -269,6 +272,7 @@ class ArchivedModel : public Model {
  private:
   const ArchiveOptions& options() const { return archive_->options; }
   const graph::Graph& graph() const { return archive_->graph(); }
+  std::optional<LabelInput> labels() const { return label_input(options().loss_mean); }
 
   ModelSplit split_at_points(int stages) const {
     ModelSplit split{archive_->pipe(options().split).split_positions()};
@@ -334,6 +338,10 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   result.loss_output = graph.output_paths()[leaf];
   result.computes_loss = options.computes_loss;
   Archive shared{options, result.archive};
+  if (options.computes_loss) {
+    result.loss_mean = shared.options.loss_mean = resolve_loss_mean(graph, options.loss_mean);
+    result.labels = label_input(result.loss_mean);
+  }
   if (options.lora) shared.adapted = std::make_shared<const AdaptedGraph>(add_adapters(graph, *options.lora));
   result.graph = options.lora ? std::shared_ptr<const graph::Graph>(shared.adapted, &shared.adapted->graph)
                               : std::shared_ptr<const graph::Graph>(result.archive, &graph);

@@ -2,6 +2,7 @@
 // slowest stage is minimal.
 #include "base/text.h"
 #include "train/lora/gpt_adapters.h"
+#include "train/model/archive_loss.h"
 #include "train/model/gpt_parts.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
@@ -15,6 +16,9 @@
 #include <penstock/tensor/dtensor.h>
 #include <penstock/train/model.h>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nll_loss.h>
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
@@ -46,13 +50,20 @@ std::vector<plan::Layer> layers_of(const GptOptions& options) {
   return layers;
 }
 
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target) {
-  const auto mean = [&] {
-    return torch::nn::functional::cross_entropy(logits.to(at::kFloat).flatten(0, -2), target.flatten());
-  };
-  if (!tensor::is_dtensor(logits)) return mean();
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target, double smoothing) {
+  using torch::nn::functional::CrossEntropyFuncOptions;
+  const at::Tensor rows = logits.to(at::kFloat).flatten(0, -2), labels = target.flatten();
+  if (!tensor::is_dtensor(logits))
+    return torch::nn::functional::cross_entropy(rows, labels,
+                                                CrossEntropyFuncOptions().label_smoothing(smoothing));
   const parallel::LossParallel keep;  // logits stay sharded: only a few numbers per token are sent
-  return tensor::full_tensor(mean());
+  const at::Tensor log_probabilities = at::log_softmax(rows, 1);
+  const at::Tensor loss = tensor::full_tensor(at::nll_loss(log_probabilities, labels));
+  if (smoothing == 0) return loss;
+  // The mean over the valid labels of the cross entropy with equal probabilities of all classes.
+  const at::Tensor sums = tensor::full_tensor(log_probabilities.sum(1)), valid = labels.ne(kIgnoredLabel);
+  const at::Tensor uniform = (sums * valid).sum() / (valid.sum() * -rows.size(1));
+  return loss * (1 - smoothing) + uniform * smoothing;
 }
 
 // The model with adapters, without memory.
@@ -96,9 +107,6 @@ class StagedGpt : public StagedModel {
       throw UsageError(
           str_cat(options_.heads, " heads cannot be divided among ", ranks, " tensor-parallel ranks"), {},
           "use a number of tensor-parallel ranks that divides the number of heads");
-    if (options_.dropout > 0)
-      throw UsageError("dropout is not supported in attention that is sharded by heads", {},
-                       "set dropout to 0, or use 1 tensor-parallel rank");
   }
 
   // The other modules keep hardly more than their inputs and results.
@@ -135,8 +143,12 @@ class StagedGpt : public StagedModel {
 
 class GptModel : public Model {
  public:
-  GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora)
-      : options_(options), seed_(seed) {
+  GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora,
+           const LossOptions& loss)
+      : options_(options), seed_(seed), smoothing_(loss.label_smoothing) {
+    check_loss_options(LossKind::CrossEntropy, loss, options.vocabulary);
+    if (!loss.class_weights.empty())
+      throw UsageError("the loss of the GPT has no class_weights", {}, "leave them out");
     if (lora) lora_ = selected_layers(*gpt_on_meta(options, std::nullopt), *lora);
   }
 
@@ -165,7 +177,11 @@ class GptModel : public Model {
     return std::make_unique<StagedGpt>(options_, seed_, lora_, split);
   }
 
-  runtime::LossFunction loss() const override { return runtime::tensor_loss(cross_entropy); }
+  runtime::LossFunction loss() const override {
+    return runtime::tensor_loss([smoothing = smoothing_](const at::Tensor& logits, const at::Tensor& target) {
+      return cross_entropy(logits, target, smoothing);
+    });
+  }
   runtime::LossReduction reduction() const override {
     return runtime::LossReduction::mean_over_valid_labels();
   }
@@ -194,6 +210,7 @@ class GptModel : public Model {
  private:
   GptOptions options_;
   std::uint64_t seed_;
+  double smoothing_;  // of the labels
   std::optional<Lora> lora_{};
 };
 
@@ -216,8 +233,8 @@ std::vector<GptPart> gpt_parts(const GptOptions& options, const ModelSplit& spli
 }
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed,
-                                 const std::optional<LoraOptions>& lora) {
-  return std::make_unique<GptModel>(options, seed, lora);
+                                 const std::optional<LoraOptions>& lora, const LossOptions& loss) {
+  return std::make_unique<GptModel>(options, seed, lora, loss);
 }
 
 }  // namespace penstock::train

@@ -77,6 +77,44 @@ TEST(ToolTrainData, ShuffledEpochsReadPermutedRows) {
   EXPECT_NE(with({"--epochs=3", "--no-shuffle"}), expected);
 }
 
+// The losses of make_own_loss.py. The data has labels but no target.
+TEST(ToolTrainData, LossOfTheModelHasLossesOfPython) {
+  const TempDir dir;
+  std::map<std::string, std::vector<double>> expected;
+  for (const std::string& line : lines_of(slurp(kArchives + "own_loss.txt"))) {
+    const auto first = line.find(' '), second = line.find(' ', first + 1);
+    expected[line.substr(0, first)].push_back(std::stod(line.substr(second)));
+  }
+  for (const auto& [model, mean] :
+       {std::pair<std::string, std::string>{"own_next", "next_labels"}, {"own_masked", "labels"}}) {
+    const Outcome outcome =
+        penstock({"train", kArchives + model + ".pt2", "--loss-output=loss", "--pp=2", "--dp=2",
+                  "--microbatches=2", "--batch=8", "--steps=12", "--lr=0.01", "--seed=3",
+                  "--data=" + kArchives + "own_loss.safetensors", "--log-json=" + (dir / model)});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("\nloss-mean = \"" + mean + "\"\n"));
+    const std::vector<std::string> losses = fields(dir / model, "loss");
+    ASSERT_EQ(losses.size(), 12U);
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(std::stod(losses[i]), expected.at(model)[i + 1], 2e-4 * expected.at(model)[i + 1]) << i + 1;
+  }
+}
+
+TEST(ToolTrainData, NotesRowsThatRepeatWithinABatch) {
+  const auto note = [](const std::string& batch) {
+    const Outcome outcome =
+        penstock({"train", kArchives + "mlp.pt2", "--loss=mse", "--data=" + kArchives + "mlp.safetensors",
+                  "--ranks=1", "--steps=1", "--no-shuffle", "--quiet", "--batch=" + batch});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string text =
+      "each batch of 24 rows contains rows twice: there are 20 training examples, and --no-shuffle wraps "
+      "around\n";
+  EXPECT_THAT(note("24"), HasSubstr(text));
+  EXPECT_THAT(note("20"), testing::Not(HasSubstr("contains rows twice")));
+}
+
 // Learning rates depend on the number of steps, which is known only when the data is open.
 TEST(ToolTrainData, EpochsSetTheStepsOfTheLearningRate) {
   const TempDir dir;

@@ -53,8 +53,12 @@ TEST(ToolTrainDocuments, ExportedModelsHaveLossesOfPython) {
     for (const std::string& line : lines_of(slurp(kPackedArchives + name + "_losses.txt")))
       expected.push_back(std::stod(line));
     ASSERT_EQ(expected.size(), 10U);
-    for (const std::vector<std::string>& topology :
-         {std::vector<std::string>{"--ranks=1"}, {"--pp=2", "--dp=2"}, {"--pp=3", "--recompute"}}) {
+    for (const std::vector<std::string>& topology : {std::vector<std::string>{"--ranks=1"},
+                                                     {"--pp=2", "--dp=2"},
+                                                     {"--pp=3", "--recompute"},
+                                                     {"--tp=2", "--tp-plan=layers.*.value=rowwise"},
+                                                     {"--pp=2", "--dp=2", "--sharding=full"},
+                                                     {"--pp=2", "--dp=2", "--sharding=gradients"}}) {
       SCOPED_TRACE(name + " " + topology[0]);
       std::vector<std::string> words{kPackedArchives + name + ".pt2"};
       words.insert(words.end(), topology.begin(), topology.end());

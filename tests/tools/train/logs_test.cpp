@@ -116,6 +116,31 @@ TEST_F(ToolTrainLogs, ResumeNamesChangedSettings) {
   EXPECT_LT(log_of(dir_ / "log").back().at("lr").get<double>(), 0.0011);
 }
 
+TEST_F(ToolTrainLogs, ResumeNamesChangedDataAndLoss) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "one and two are three. ";
+  std::ofstream(dir_ / "first.txt") << text;
+  std::ofstream(dir_ / "second.txt") << text << text;
+  train(2, {"--data=" + (dir_ / "first.txt")});
+  const Outcome other = train(3, {"--resume", "--data=" + (dir_ / "second.txt"), "--label-smoothing=0.1"});
+  EXPECT_THAT(other.out, AllOf(HasSubstr("--data was \"" + (dir_ / "first.txt")),
+                               HasSubstr("this run uses \"" + (dir_ / "second.txt")),
+                               HasSubstr("--label-smoothing was 0.0 in "), HasSubstr("this run uses 0.1,")));
+}
+
+// The checkpoint does not have the states of the other optimizer, so the run does not start.
+TEST_F(ToolTrainLogs, ResumeWithOtherOptimizerSaysWhatDiffers) {
+  train(2, {"--optimizer=sgd"});
+  const Outcome outcome = run_program(small_gpt(
+      {"--steps=3", "--checkpoint=" + (dir_ / "saved"), "--resume", "--optimizer=adamw", "--lr=0.5"}));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("do not match this run"),
+                    HasSubstr("--optimizer was \"sgd\" in the run that wrote the checkpoint; this "
+                              "run uses \"adamw\", because the command line wins"),
+                    HasSubstr("this run uses 0.5"), HasSubstr("resume partly")));
+}
+
 TEST(ToolTrainOutputs, TimelineNamesRun) {
   const TempDir dir;
   const Outcome outcome =

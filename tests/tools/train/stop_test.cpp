@@ -33,6 +33,20 @@ class ToolTrainStop : public testing::TestWithParam<int> {
   TempDir dir_;
 };
 
+TEST_P(ToolTrainStop, EndsInAStepThatWouldNotBeLogged) {
+  Program program(words("rare", {"--steps=1000000", "--log-every=1000000"}));
+  wait_for(program, "step 1/");
+  kill(program.pid(), GetParam());
+  const Outcome stopped = program.finish();
+  EXPECT_EQ(stopped.code, 128 + GetParam()) << stopped.err;
+  const auto log = log_of(dir_ / "rare.log");
+  ASSERT_EQ(log.size(), 2U);
+  const auto last = log.back().at("step").get<int>();
+  EXPECT_LT(last, 1000000);
+  EXPECT_THAT(stopped.out, HasSubstr("stopped by SIGINT after step " + std::to_string(last) + " of 1000000"));
+  EXPECT_THAT(stopped.out, testing::ContainsRegex("checkpoint: .*step-0*" + std::to_string(last) + "\n"));
+}
+
 TEST_P(ToolTrainStop, FirstSignalSavesAndResumeContinuesExactly) {
   Program program(words("stopped", {"--steps=1000000"}));
   wait_for(program, "step 3/");

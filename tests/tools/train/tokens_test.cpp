@@ -126,6 +126,22 @@ TEST(ToolTrainTokens, ShowsTokensInDryRun) {
   EXPECT_THAT(outcome.out, HasSubstr("16 examples of 6 tokens per step"));
 }
 
+// A sparse file takes no space.
+TEST(ToolTrainTokens, AnnouncesThatLargeFilesAreRead) {
+  const TempDir dir;
+  write_tokens<std::uint16_t>(dir / "tokens.bin");
+  const auto errors = [&] {
+    const Outcome outcome = penstock({"train", "--data=" + (dir / "tokens.bin"), "--seq=6", "--dry-run"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_EQ(errors(), "");
+  std::filesystem::resize_file(dir / "tokens.bin", 2 * 250'000'000);
+  const std::string large = errors();
+  EXPECT_THAT(large, testing::StartsWith("reading the 250000000 tokens of '" + (dir / "tokens.bin")));
+  EXPECT_THAT(large, testing::EndsWith("\n40% of the tokens are read\n80% of the tokens are read\n"));
+}
+
 // A text of `bytes` is a stream of tokens below 256.
 TEST(ToolTrainTokenizer, TextsAreStreamsOfTheirTokens) {
   const TempDir dir;
@@ -143,6 +159,53 @@ TEST(ToolTrainTokenizer, TextsAreStreamsOfTheirTokens) {
     ASSERT_EQ(expected.size(), 10U);
     EXPECT_EQ(run({"--data=" + (dir / "text.txt"), "--tokenizer=bytes"}), expected);
   }
+}
+
+// Characters are tokens in the order of their codes, from 0. Their sequences are read like those of tokens.
+TEST(ToolTrainTokenizer, CharactersAreReadLikeTheirTokens) {
+  const TempDir dir;
+  write_tokens<std::uint16_t>(dir / "tokens.bin");
+  write_tokens<std::uint16_t>(dir / "last.bin", 120, 200);
+  const auto write_text = [&](const std::string& name, std::uint64_t first, std::uint64_t end) {
+    std::ofstream file(dir / name);
+    for (std::uint64_t i = first; i < end; ++i) file << static_cast<char>('a' + (3 * i * i + i / 7) % 17);
+  };
+  std::filesystem::create_directory(dir / "parts");
+  write_text("all.txt", 0, 200);
+  write_text("parts/1.txt", 0, 77);
+  write_text("parts/2.txt", 77, 200);
+  write_text("last.txt", 120, 200);
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--epochs=2"},
+           {"--epochs=2", "--drop-last", "--dp=2", "--ranks=2", "--microbatches=2"},
+           {"--steps=7", "--no-shuffle"},
+           {"--steps=4", "--eval-every=2", "--validation=0.2"}}) {
+    SCOPED_TRACE(more[0] + " " + more.back());
+    const auto run = [&](const std::string& data) {
+      std::vector<std::string> words{"--data=" + data};
+      words.insert(words.end(), more.begin(), more.end());
+      return train_tokens(dir, true, words);
+    };
+    const std::vector<std::string> expected = run(dir / "tokens.bin");
+    ASSERT_FALSE(expected.empty());
+    EXPECT_EQ(run(dir / "all.txt"), expected);
+    EXPECT_EQ(run(dir / "parts"), expected);
+    EXPECT_EQ(run((dir / "parts/1.txt") + "," + (dir / "parts/2.txt")), expected);
+  }
+  const auto validation = [&](const std::string& data, const std::string& other) {
+    const Outcome outcome = penstock({"train", "--layers=1", "--width=8", "--heads=1", "--seq=6", "--batch=8",
+                                      "--ranks=1", "--steps=1", "--eval-every=1", "--sample=0",
+                                      "--data=" + data, "--validation-data=" + other});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const auto at = outcome.out.find("validation loss ");
+    return at == std::string::npos ? outcome.out : outcome.out.substr(at);
+  };
+  EXPECT_EQ(validation(dir / "all.txt", dir / "last.txt"), validation(dir / "tokens.bin", dir / "last.bin"));
+  std::ofstream(dir / "other.txt") << "abcdefz";
+  const Outcome other = penstock({"train", "--seq=6", "--data=" + (dir / "all.txt"), "--eval-every=1",
+                                  "--validation-data=" + (dir / "other.txt")});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("other.txt': character 6 is 'z', which is not in the training data"));
 }
 
 // Writes a tokenizer with a token for "the", and one for the end of a text.
@@ -235,8 +298,6 @@ TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
   expect({kCausal + ".pt2", "--data=" + archives + "language.safetensors", "--tokenizer=bytes"},
          "--tokenizer is for text, but --data names tensors", "FILE.txt");
   expect({kCausal + ".pt2", data, "--tokenizer=bytes"}, "--tokenizer needs text", "leave it out");
-  expect({"--data=" + (dir / "text.txt"), "--drop-last"},
-         "--drop-last is for an exported model or for tokens", "FILE.bin");
   expect({"--data=" + (dir / "text.txt"), "--token-dtype=uint32"}, "--token-dtype is for token files",
          "FILE.bin");
   expect({archives + "language.pt2", data}, "only input, but this one takes 'tokens', 'weight'",

@@ -92,21 +92,22 @@ int train_command(Arguments& arguments) {
   settings.omit(TrainSettings::display_options());
   DisplayOptions display{.mode = arguments.json() ? DisplayMode::Json : DisplayMode::Plain,
                          .quiet = verbosity.quiet};
+  const auto config = [&] { return settings.toml(); };
   if (request.dry_run) {
     if (is_external_rank && found.rank.value != 0) return 0;  // rank 0 prints for all
     if (is_external_rank) check_size(request, found);
-    check_training(request);
-    request.resolved_config = settings.toml();
+    check_training(request, config);
+    request.resolved_config = config();
     print(dry_run_report(request, found, display.mode == DisplayMode::Json));
     return 0;
   }
-  if (is_external_rank) return run_external_rank(request, found, display, [&] { return settings.toml(); });
+  if (is_external_rank) return run_external_rank(request, found, display, config);
   if (!is_launched_rank) {
     // The checks are small. If a thread cannot be created, OpenMP would end the process without our error.
     at::set_num_threads(1);
-    check_training(request);
+    check_training(request, config);
   }
-  request.resolved_config = settings.toml();
+  request.resolved_config = config();
   if (is_launched_rank) return run_training_rank(request);
 
   const int ranks = request.run.parallel.ranks();

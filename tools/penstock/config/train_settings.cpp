@@ -87,6 +87,10 @@ void TrainSettings::declare(Settings& s) {
   s.add("--loss-output", loss_output,
         "the model output used for the loss [logits, else the first]; if the data has no target, the output "
         "that is the loss");
+  s.choice<LossMean>("--loss-mean", loss_mean,
+                     named({LossMean::Auto, LossMean::Rows, LossMean::Labels, LossMean::NextLabels}),
+                     "what a loss that the model computes is a mean over: rows, the labels other than -100, "
+                     "or these without the first of each row; auto: from the graph");
   s.choice<Precision>("--precision", run.precision,
                       named({Precision::Float32, Precision::Bfloat16, Precision::Float16}),
                       "autocast to bfloat16, or to float16 with a dynamic loss scale");
@@ -341,8 +345,8 @@ bool TrainSettings::reads_tokens() const {
 std::vector<std::string> TrainSettings::idle() const {
   std::vector<std::string> names =
       built_in()
-          ? std::vector<std::string>{"--split",           "--tp-plan",       "--balance",    "--loss",
-                                     "--label-smoothing", "--class-weights", "--loss-output"}
+          ? std::vector<std::string>{"--split",         "--tp-plan",     "--balance",  "--loss",
+                                     "--class-weights", "--loss-output", "--loss-mean"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
   for (const auto& others : {idle_for_data(), idle_for_loss()})
@@ -351,7 +355,7 @@ std::vector<std::string> TrainSettings::idle() const {
 }
 
 std::vector<std::string> TrainSettings::idle_for_loss() const {
-  if (!computes_loss()) return {};
+  if (!computes_loss()) return {"--loss-mean"};
   return {"--loss", "--label-smoothing", "--class-weights"};
 }
 
@@ -365,11 +369,8 @@ std::vector<std::string> TrainSettings::idle_for_data() const {
   if (reads_tokens() && !has_tokenizer()) return {"--sample", "--prompt"};
   if (reads_tokens()) return {};
   std::vector<std::string> names{kDocumentOptions.begin(), kDocumentOptions.end()};
-  if (built_in()) {
-    names.insert(names.end(), {"--token-dtype", "--no-shuffle", "--drop-last", "--validation-data"});
-  } else {
-    names.insert(names.end(), {"--token-dtype", "--seq", "--tokenizer"});
-  }
+  names.emplace_back("--token-dtype");
+  if (!built_in()) names.insert(names.end(), {"--seq", "--tokenizer"});
   return names;
 }
 
@@ -391,18 +392,18 @@ void TrainSettings::refuse_idle(const Settings& settings) const {
     if (name == "--tokenizer")
       throw UsageError("--tokenizer is for text, but --data names tensors", {},
                        "leave it out, or give a text with --data FILE.txt");
-    const bool either = built_in() && name != "--token-dtype";
-    throw UsageError(name + (either ? " is for an exported model or for tokens, but neither is given"
-                                    : " is for token files, but --data names none"),
-                     {},
-                     either ? "give the model first, penstock train MODEL.pt2 --data …, or files of tokens "
-                              "with --data FILE.bin"
-                            : "give files of tokens with --data FILE.bin, or leave the option out");
+    throw UsageError(name + " is for token files, but --data names none", {},
+                     "give files of tokens with --data FILE.bin, or leave the option out");
   }
-  for (const std::string& name : idle_for_loss())
-    if (is_given(name))
-      throw UsageError(name + " does not apply: the data has no target, so the model computes its own loss",
-                       {}, "leave it out, or add a tensor 'target' to the data");
+  for (const std::string& name : idle_for_loss()) {
+    if (!is_given(name) || built_in()) continue;
+    if (name == "--loss-mean")
+      throw UsageError(name + " does not apply: the model does not compute its own loss", {},
+                       "leave it out, or name the output that is the loss with --loss-output, and give data "
+                       "without a tensor 'target'");
+    throw UsageError(name + " does not apply: the data has no target, so the model computes its own loss", {},
+                     "leave it out, or add a tensor 'target' to the data");
+  }
   for (const std::string& name : idle()) {
     if (!is_given(name)) continue;
     throw built_in() ? UsageError(name + " is for an exported model, but none is given", {},
@@ -422,6 +423,7 @@ train::ArchiveOptions TrainSettings::archive() const {
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
           .tensor_plan = read_tensor_plan(tensor_plan),
           .computes_loss = computes_loss(),
+          .loss_mean = loss_mean,
           .lora = lora()};
 }
 

@@ -57,6 +57,7 @@ struct TrainSettings {
   bool dry_run = false, dashboard = false;
   Verbosity verbosity;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
+  train::LossMean loss_mean = train::LossMean::Auto;  //!< never Auto after the checks
   models::GptOptions gpt;
   train::RunOptions run;        // complete after `resolve`
   std::string resolved_config;  // the configuration of the run as TOML, stored in checkpoints
@@ -75,13 +76,11 @@ struct TrainSettings {
   bool failure_log_given = false;
 
   bool built_in() const { return model.empty(); }
-  //! Whether the data is a table of rows, not the characters of a text.
-  bool reads_rows() const { return !built_in() || reads_tokens(); }
   //! Whether training leaves out `validation` of the rows.
   bool holds_out_rows() const {
     return holds_out.value_or(run.eval_every.has_value() && validation_data.empty());
   }
-  //! Whether the examples are sequences of tokens, which are read in epochs, for either model.
+  //! Whether the examples are sequences of tokens, for either model, and not characters of a text.
   bool reads_tokens() const;
   //! Whether a tokenizer other than `characters` is given.
   bool has_tokenizer() const { return tokenizer != kCharacters; }

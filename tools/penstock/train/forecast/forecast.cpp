@@ -56,7 +56,8 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
   const GptData data = gpt_data(request);
   models::GptOptions options = request.gpt;
   options.vocabulary = data.vocabulary;
-  const auto model = train::gpt_model(options, request.run.seed, request.lora());
+  const auto model =
+      train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
   const train::ModelSplit split = model->split(num_stages(request));
   pipe::SplitPoints points;
   std::vector<std::string> names;

@@ -11,23 +11,59 @@
 #include <penstock/base/error.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace penstock::tool {
 namespace {
 
+namespace fs = std::filesystem;
+
+// The texts of the data; one is generated if it is empty.
+std::vector<std::string> text_files(const std::string& data) {
+  return data.empty() || fs::is_regular_file(data) ? std::vector<std::string>{data} : data_files(data);
+}
+
+// The characters of the training text. Read once per process.
+const train::Vocabulary& letters_of(const TrainSettings& request) {
+  static std::mutex mutex;
+  static std::map<std::string, train::Vocabulary> all;
+  const std::lock_guard lock(mutex);
+  const auto known = all.find(request.data);
+  if (known != all.end()) return known->second;
+  std::string content;
+  for (const std::string& file : text_files(request.data)) content += training_text(file).content;
+  if (content.empty()) throw UsageError(quote(request.data, 200) + " is empty", {}, "give a text file");
+  return all.emplace(request.data, train::Vocabulary(content)).first->second;
+}
+
+std::vector<std::uint32_t> encode_characters(const TrainSettings& request, const std::string& text) {
+  const train::Vocabulary& letters = letters_of(request);
+  const std::vector<std::int64_t> tokens = letters.encode(text);
+  if (tokens.size() < text.size()) {
+    const auto wrong = text.find_first_not_of(letters.characters());
+    throw UsageError(str_cat("character ", wrong, " is ", quote(text.substr(wrong, 1)),
+                             ", which is not in the training data"),
+                     {}, "use --tokenizer bytes, which has all characters");
+  }
+  return {tokens.begin(), tokens.end()};
+}
+
 // Encodes the texts, one after the other.
 std::shared_ptr<const train::TokenStream> encoded_text(const TrainSettings& request,
                                                        const std::string& data) {
-  const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
-  const std::vector<std::string> files = data.empty() ? std::vector<std::string>{data} : data_files(data);
+  std::optional<train::Tokenizer> tokenizer;
+  if (request.has_tokenizer()) tokenizer = open_tokenizer(request.tokenizer);
   std::vector<std::uint32_t> tokens;
-  for (const std::string& file : files) {
+  for (const std::string& file : text_files(data)) {
     try {
-      std::vector<std::uint32_t> more = tokenizer.encode(training_text(file).content);
+      const std::string text = training_text(file).content;
+      std::vector<std::uint32_t> more =
+          tokenizer ? tokenizer->encode(text) : encode_characters(request, text);
       if (tokens.empty())
         tokens = std::move(more);
       else
@@ -43,9 +79,10 @@ std::shared_ptr<const train::TokenStream> encoded_text(const TrainSettings& requ
 std::shared_ptr<const train::TokenStream> encoded_once(const TrainSettings& request,
                                                        const std::string& data) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, std::string>, std::shared_ptr<const train::TokenStream>> streams;
+  static std::map<std::vector<std::string>, std::shared_ptr<const train::TokenStream>> streams;
   const std::lock_guard lock(mutex);
-  auto& stream = streams[{request.tokenizer, data}];
+  // The training data decides which tokens characters have.
+  auto& stream = streams[{request.tokenizer, request.has_tokenizer() ? "" : request.data, data}];
   if (!stream) stream = encoded_text(request, data);
   return stream;
 }
@@ -63,6 +100,24 @@ std::shared_ptr<const train::TokenStream> open_tokens(const TrainSettings& reque
   }
 }
 
+// Reads all tokens of files. Files that take time are announced, on standard error.
+std::int64_t largest_token(const TrainSettings& request, const std::string& files) {
+  constexpr std::int64_t large = 100'000'000;
+  const auto stream = open_tokens(request, files);
+  if (stream->size() < large) return train::largest_token(*stream).value_or(0);
+  std::fprintf(stderr, "reading the %lld tokens of %s, to find the largest one\n",
+               static_cast<long long>(stream->size()), quote(files, 200).c_str());
+  std::int64_t next = large;
+  return train::largest_token(*stream,
+                              [&](std::int64_t count) {
+                                if (count < next) return;
+                                std::fprintf(stderr, "%lld%% of the tokens are read\n",
+                                             static_cast<long long>(100 * count / stream->size()));
+                                next += std::max(large, stream->size() / 10);
+                              })
+      .value_or(0);
+}
+
 // The order and the validation rows of sequences are those of any table.
 train::TensorDataOptions epoch_options(const TrainSettings& request) {
   train::TensorDataOptions options;
@@ -71,61 +126,41 @@ train::TensorDataOptions epoch_options(const TrainSettings& request) {
   return options;
 }
 
-GptData token_gpt_data(const TrainSettings& request) {
-  const bool text = !are_token_files(request.data);
-  GptData data{.origin = request.data};
-  if (text && (request.data.empty() || request.data == fetched_text()))
-    data.origin = training_text(request.data).origin;
-  const char* const input = "tokens";
-  data.vocabulary = request.vocabulary.value();
-  std::optional<train::DocumentOptions> documents = document_options(request);
-  if (documents) documents->tensors["positions"] = {train::DocumentTensor::Positions};
-  const auto table = open_sequences(request, request.data, {request.gpt.context, input, {}, documents});
-  data.tokens = open_tokens(request, request.data)->size();
-  train::TensorDataOptions options = epoch_options(request);
-  options.positional = {input};
-  if (documents) options.keywords = {"positions"};
-  options.tokens_per_row = request.gpt.context;
-  if (request.run.eval_every && !request.validation_data.empty())
-    options.validation =
-        open_sequences(request, request.validation_data, {request.gpt.context, input, {}, documents});
-  data.source = train::tensor_data(table, options);
-  if (!request.has_tokenizer()) return data;
-  const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
-  data.encode = [tokenizer](const std::string& prompt) {
-    const std::vector<std::uint32_t> tokens = tokenizer.encode(prompt);
-    return std::vector<std::int64_t>(tokens.begin(), tokens.end());
-  };
-  data.decode = [tokenizer](const std::vector<std::int64_t>& tokens) { return tokenizer.decode(tokens); };
-  return data;
+// Sets what turns text into tokens and back.
+void add_codec(GptData& data, const TrainSettings& request) {
+  if (!request.reads_tokens()) {
+    const train::Vocabulary letters = letters_of(request);
+    data.encode = [letters](const std::string& prompt) { return letters.encode(prompt); };
+    data.decode = [letters](const std::vector<std::int64_t>& tokens) { return letters.decode(tokens); };
+    data.letters = letters;
+  } else if (request.has_tokenizer()) {
+    const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
+    data.encode = [tokenizer](const std::string& prompt) {
+      const std::vector<std::uint32_t> tokens = tokenizer.encode(prompt);
+      return std::vector<std::int64_t>(tokens.begin(), tokens.end());
+    };
+    data.decode = [tokenizer](const std::vector<std::int64_t>& tokens) { return tokenizer.decode(tokens); };
+  }
 }
 
-GptData text_gpt_data(const TrainSettings& request) {
-  const TrainingText text = training_text(request.data);
-  if (text.content.empty()) throw UsageError(quote(request.data, 200) + " is empty", {}, "give a text file");
-  const train::Vocabulary vocabulary(text.content);
-  GptData data{.vocabulary = request.vocabulary.value_or(vocabulary.size()),
-               .origin = text.origin,
-               .characters = static_cast<std::int64_t>(text.content.size())};
-  if (data.vocabulary < vocabulary.size())
-    throw UsageError(str_cat("--vocab ", data.vocabulary, " is less than the ", vocabulary.size(),
+// The size of the vocabulary of the GPT.
+std::int64_t gpt_vocabulary(const TrainSettings& request) {
+  if (request.reads_tokens()) return request.vocabulary.value();
+  const std::int64_t letters = letters_of(request).size();
+  if (request.vocabulary.value_or(letters) < letters)
+    throw UsageError(str_cat("--vocab ", *request.vocabulary, " is less than the ", letters,
                              " different characters of the text"),
                      {}, "leave it out, or use a larger one");
-  data.source =
-      train::text_data(text.content, vocabulary, {request.gpt.context, request.validation, request.run.seed});
-  data.letters = vocabulary;
-  data.encode = [vocabulary](const std::string& prompt) { return vocabulary.encode(prompt); };
-  data.decode = [vocabulary](const std::vector<std::int64_t>& tokens) { return vocabulary.decode(tokens); };
-  return data;
+  return request.vocabulary.value_or(letters);
 }
 
 }  // namespace
 
 train::Tokenizer open_tokenizer(const std::string& name) {
   if (name == "bytes") return train::Tokenizer::bytes();
-  const std::filesystem::path file = name;
+  const fs::path file = name;
   std::error_code error;
-  if (file.extension() != ".json" && !std::filesystem::exists(file, error))
+  if (file.extension() != ".json" && !fs::exists(file, error))
     throw UsageError("--tokenizer " + quote(name, 200) + " is not a tokenizer", {},
                      "use characters, bytes, or a file tokenizer.json");
   check_input_file(name, ".json");
@@ -140,7 +175,27 @@ TrainingText training_text(const std::string& path) {
 }
 
 GptData gpt_data(const TrainSettings& request) {
-  return request.reads_tokens() ? token_gpt_data(request) : text_gpt_data(request);
+  GptData data{.vocabulary = gpt_vocabulary(request), .origin = request.data};
+  if (request.data.empty() || request.data == fetched_text())
+    data.origin = training_text(request.data).origin;
+  const std::int64_t size = open_tokens(request, request.data)->size(), length = request.gpt.context;
+  (request.reads_tokens() ? data.tokens : data.characters) = size;
+  if (data.characters > 0 && size <= length)
+    throw UsageError(str_cat("a text of ", size, " characters is too short for sequences of ", length), {},
+                     "use a longer text, or shorter sequences");
+  const char* const input = "tokens";
+  std::optional<train::DocumentOptions> documents = document_options(request);
+  if (documents) documents->tensors["positions"] = {train::DocumentTensor::Positions};
+  const train::SequenceOptions sequences{length, input, {}, documents};
+  train::TensorDataOptions options = epoch_options(request);
+  options.positional = {input};
+  if (documents) options.keywords = {"positions"};
+  options.tokens_per_row = length;
+  if (request.run.eval_every && !request.validation_data.empty())
+    options.validation = open_sequences(request, request.validation_data, sequences);
+  data.source = train::tensor_data(open_sequences(request, request.data, sequences), options);
+  add_codec(data, request);
+  return data;
 }
 
 std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& request,
@@ -219,8 +274,7 @@ void resolve_vocabulary(TrainSettings& request) {
     throw UsageError(str_cat("the tokenizer has ", needed, " tokens, but --vocab is ", *request.vocabulary),
                      {}, str_cat("leave it out, or use --vocab ", needed, " or more"));
   for (const std::string& files : {request.data, request.validation_data})
-    if (files_of_tokens && !files.empty())
-      needed = std::max(needed, train::largest_token(*open_tokens(request, files)).value_or(0) + 1);
+    if (files_of_tokens && !files.empty()) needed = std::max(needed, largest_token(request, files) + 1);
   if (!given) request.vocabulary = needed;
   if (*request.vocabulary < needed)
     throw UsageError(

@@ -6,6 +6,7 @@
 #include "train/preflight/model_checks.h"
 #include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
+#include "train/rank/resume_changes.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/graph_module.h>
@@ -20,6 +21,8 @@
 
 namespace penstock::tool {
 namespace {
+
+namespace fs = std::filesystem;
 
 void check_outputs(const TrainSettings& request) {
   std::vector<std::string> inputs{request.model, request.data, request.config};
@@ -48,16 +51,18 @@ void check_validation(const TrainSettings& request, const train::DataSource& dat
                    "use more data, a larger --validation, or --eval-every 0");
 }
 
-// A loss that the model computes includes every row of a microbatch, so batches cannot be padded.
+// A loss that the model computes as a mean over rows includes every row of a microbatch, so batches cannot be
+// padded.
 void check_full_batches(const TrainSettings& request, const train::ArchiveModel& archive,
                         const train::DataSource& data) {
   const std::int64_t batch = request.run.batch;
-  if (!archive.computes_loss) return;
+  if (!archive.model->needs_full_batches()) return;
   const std::int64_t last = data.training_rows(data.steps_of(1, batch).value_or(1), batch);
   if (last < batch)
-    throw UsageError(str_cat("the last batch of an epoch has ", last, " of ", batch,
-                             " rows, but a model that computes its own loss needs full batches"),
-                     {}, "use --drop-last, or a --batch that divides the number of examples");
+    throw UsageError(
+        str_cat("the last batch of an epoch has ", last, " of ", batch,
+                " rows, but a model that computes its own loss, a mean over rows, needs full batches"),
+        {}, "use --drop-last, or a --batch that divides the number of examples");
   if (request.run.eval_every && data.validation_rows() < batch)
     throw UsageError(str_cat("there are ", data.validation_rows(), " rows for validation, but a model that ",
                              "computes its own loss needs a full batch of ", batch),
@@ -107,25 +112,42 @@ void check_data(const TrainSettings& request, const train::ArchiveModel& archive
   if (!request.validation_data.empty()) check_examples(request, archive, request.validation_data, example);
 }
 
-void check_archive(TrainSettings& request) {
+using ConfigText = std::function<std::string()>;
+
+void check_before_start(const train::Model& model, const TrainSettings& request, const ConfigText& config) {
+  try {
+    train::check_before_start(model, request.run);
+  } catch (const UsageError& error) {
+    const auto stored = newest_checkpoint(request);
+    const std::vector<std::string> changes =
+        stored ? changed_settings(stored->note("config").value_or(""), config()) : std::vector<std::string>{};
+    if (changes.empty()) throw;
+    throw UsageError(error.message() + "\n" + join(changes, "\n"), error.context(), error.hint());
+  }
+}
+
+void check_archive(TrainSettings& request, const ConfigText& config) {
   data_files(request.data);
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
+  if (archive.computes_loss) request.loss_mean = archive.loss_mean;
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);
-  train::check_before_start(*archive.model, request.run);
+  check_before_start(*archive.model, request, config);
   check_data(request, archive, *data);
   check_full_batches(request, archive, *data);
 }
 
-void check_gpt(TrainSettings& request) {
-  const std::string extension = std::filesystem::path(request.data).extension();
+void check_gpt(TrainSettings& request, const ConfigText& config) {
+  const std::string extension = fs::path(request.data).extension();
   if (extension == ".safetensors" || extension == ".pt2")
     throw UsageError(
         "the built-in GPT is trained on text, but " + quote(request.data, 200) + " is not a text file", {},
         "give the model first: penstock train MODEL.pt2 --data FILE.safetensors");
-  if (!request.data.empty() && !request.reads_tokens()) check_input_file(request.data, ".txt");
+  if (!request.data.empty() && !request.reads_tokens() && !fs::is_directory(request.data) &&
+      request.data.find_first_of(",*?[") == std::string::npos)
+    check_input_file(request.data, ".txt");
   adopt_order(request);
   resolve_vocabulary(request);
   const GptData data = gpt_data(request);
@@ -135,16 +157,17 @@ void check_gpt(TrainSettings& request) {
   check_validation(request, *data.source);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
-  const auto model = train::gpt_model(options, request.run.seed, request.lora());
-  train::check_before_start(*model, request.run);
+  const auto model =
+      train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
+  check_before_start(*model, request, config);
 }
 
 }  // namespace
 
-void check_training(TrainSettings& request) {
+void check_training(TrainSettings& request, const std::function<std::string()>& config) {
   as_usage([&] {
     check_outputs(request);
-    request.built_in() ? check_gpt(request) : check_archive(request);
+    request.built_in() ? check_gpt(request, config) : check_archive(request, config);
   });
 }
 

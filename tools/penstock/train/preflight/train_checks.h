@@ -6,13 +6,16 @@
 #include <penstock/train/options.h>
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 namespace penstock::tool {
 
 //! Throws UsageError for every error that files and options reveal. Sets `loss_output` from the model, and
-//! the options that depend on the data (`resolve_training`).
-void check_training(TrainSettings& request);
+//! the options that depend on the data (`resolve_training`). `config` returns the resolved configuration: if
+//! a run cannot resume, the error names the settings that differ from those of the checkpoint.
+void check_training(TrainSettings& request, const std::function<std::string()>& config);
 
 //! Sets the options that depend on the data: `--epochs` becomes `--steps`, the vocabulary is that of the
 //! token files, and a resumed run reads its examples in the order of its checkpoint. Part of

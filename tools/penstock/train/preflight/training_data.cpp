@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/paths.h"
+#include "train/data/locked_source.h"
 #include "train/preflight/model_checks.h"
 #include "train/preflight/token_data.h"
 
@@ -259,6 +260,7 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   options.dtypes = training.dtypes;
   options.constants = model.constants;
   options.has_target = !model.computes_loss;
+  options.labels = model.labels;
   if (request.reads_tokens()) options.tokens_per_row = sequence_length(*training.table);
   if (validates && has_file) {
     const TrainingTable validation = open_training_table(request, model, request.validation_data);
@@ -268,26 +270,43 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
   return train::tensor_data(training.table, options);
 }
 
-void adopt_order(TrainSettings& request) {
-  if (!request.run.checkpoint.resume || !request.reads_rows()) return;
+std::optional<std::string> repeated_rows_note(const TrainSettings& request, const train::DataSource& data) {
+  if (!request.no_shuffle || request.drop_last) return std::nullopt;
+  const std::int64_t examples = data.steps_of(1, 1).value_or(request.run.batch);
+  if (request.run.batch <= examples) return std::nullopt;
+  return str_cat("each batch of ", request.run.batch, " rows contains rows twice: there are ",
+                 counted(examples, "training example"), ", and --no-shuffle wraps around");
+}
+
+std::optional<checkpoint::Checkpoint> newest_checkpoint(const TrainSettings& request) {
+  if (!request.run.checkpoint.resume) return std::nullopt;
   std::error_code error;
   const fs::path& directory = *request.run.checkpoint.directory;
-  if (!fs::is_directory(directory, error)) return;
+  if (!fs::is_directory(directory, error)) return std::nullopt;
   const std::vector<checkpoint::CheckpointLocation> all = checkpoint::list_checkpoints(directory);
   const auto newest = std::find_if(all.rbegin(), all.rend(), [](const auto& it) { return it.complete; });
-  if (newest == all.rend()) return;
+  if (newest == all.rend()) return std::nullopt;
   try {
-    const checkpoint::Checkpoint stored(newest->path);
+    return checkpoint::Checkpoint(newest->path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void adopt_order(TrainSettings& request) {
+  const std::optional<checkpoint::Checkpoint> stored = newest_checkpoint(request);
+  if (!stored) return;
+  try {
     bool validated_on_file = false;
     std::optional<bool> validated;
     for (const ConfigValue& item :
-         read_config_text(stored.note("config").value_or(""), newest->path.string())) {
+         read_config_text(stored->note("config").value_or(""), stored->path().string())) {
       if (item.key == "no-shuffle" && std::get<bool>(item.value)) request.no_shuffle = true;
       if (item.key == "eval-every") validated = std::get<std::int64_t>(item.value) > 0;
       if (item.key == "validation-data") validated_on_file = !std::get<std::string>(item.value).empty();
     }
     // A run that was resumed itself may hold out rows without validations.
-    if (const auto note = stored.note(kHeldOutNote))
+    if (const auto note = stored->note(kHeldOutNote))
       request.holds_out = *note == held_out_note(true);
     else if (validated)
       request.holds_out = *validated && !validated_on_file;
@@ -300,6 +319,19 @@ std::string held_out_note(bool holds_out) {
   return holds_out ? "yes" : "no";
 }
 
+namespace {
+
+// The steps of `--epochs`, of which a resumed run has done some, possibly with another batch.
+std::optional<std::int64_t> steps_of_epochs(const TrainSettings& request, const train::DataSource& data) {
+  if (const auto stored = newest_checkpoint(request))
+    if (const auto position = stored->note(train::kPositionNote))
+      if (const auto rest = data.continued(stored->step(), *position))
+        return rest->steps_of(request.epochs, request.run.batch);
+  return data.steps_of(request.epochs, request.run.batch);
+}
+
+}  // namespace
+
 void resolve_data(TrainSettings& request, const train::DataSource& data) {
   const std::int64_t batch = request.run.batch;
   try {
@@ -311,7 +343,7 @@ void resolve_data(TrainSettings& request, const train::DataSource& data) {
   if (request.epochs == 0) return;
   std::optional<std::int64_t> steps;
   try {
-    steps = data.steps_of(request.epochs, batch);
+    steps = steps_of_epochs(request, data);
   } catch (const UsageError& error) {
     throw UsageError(error.message(), {}, "use fewer --epochs");
   }

@@ -3,11 +3,13 @@
 
 #include "config/train_settings.h"
 
+#include <penstock/checkpoint/checkpoint.h>
 #include <penstock/train/data.h>
 #include <penstock/train/model.h>
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,11 @@ std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,
 //! Sets the options that depend on the data: `--epochs` becomes `--steps`, and a resumed run keeps the file
 //! order of its checkpoint. Throws UsageError if a batch is larger than the data.
 void resolve_data(TrainSettings& request, const train::DataSource& data);
+//! Says that batches in file order contain rows twice, if they do.
+std::optional<std::string> repeated_rows_note(const TrainSettings& request, const train::DataSource& data);
+//! The checkpoint from which the run would resume; nullopt if it does not resume, there is none, or it is
+//! damaged: the ranks then search for an older one and report it.
+std::optional<checkpoint::Checkpoint> newest_checkpoint(const TrainSettings& request);
 //! Takes the order of the examples, and whether some are held out for validation, from the newest checkpoint
 //! if the run resumes: a change of either would repeat some rows of the epoch and omit others.
 void adopt_order(TrainSettings& request);

@@ -85,7 +85,7 @@ CheckResult check_and_train(TrainSettings& request, const comm::LaunchedRank& fo
   CheckResult checked = check_everywhere(world.group(), [&] {
     check_size(request, found);
     // After a restart by the launcher, the run continues from its own checkpoints, which the checks refuse.
-    found.attempt == 0 ? check_training(request) : resolve_training(request);
+    found.attempt == 0 ? check_training(request, config) : resolve_training(request);
     if (first) created = request.prepare_outputs();
   });
   if (checked.passed) checked = check_everywhere(world.group(), [&] { check_same_device(world); });

@@ -84,6 +84,12 @@ std::string summary_json(const TrainSettings& request, const train::RunResult& r
   return json.end_object().text();
 }
 
+void report_repeated_rows(const comm::World& world, train::Observer& observer, const TrainSettings& request,
+                          const train::DataSource& data) {
+  const std::optional<std::string> note = repeated_rows_note(request, data);
+  if (note && world.rank().value == 0) observer.on_message(*note);
+}
+
 train::RunResult train_archive(const comm::World& world, const TrainSettings& request, DisplayOptions display,
                                train::RunExtras extras) {
   const train::ArchiveModel archive = train::archive_model(request.archive());
@@ -95,6 +101,7 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
   }
   const auto observer = make_display(display);
   extras.observer = observer.get();
+  report_repeated_rows(world, *observer, request, *data);
   return train::run(world, *archive.model, *data, request.run, extras);
 }
 
@@ -127,7 +134,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
   display.config = request.resolved_config;
   train::RunExtras extras{
       .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
-  if (request.reads_rows()) extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));
+  extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));
   const bool first = world.rank().value == 0, json = display.mode == DisplayMode::Json;
   train::RunResult result;
   std::string sample;
@@ -136,12 +143,14 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     TrainSettings sized = request;
     sized.gpt.vocabulary = data.vocabulary;
     if (first && !json && !display.quiet) print("data: " + data.origin + "\n");
-    const auto model = train::gpt_model(sized.gpt, request.run.seed, request.lora());
+    const auto model =
+        train::gpt_model(sized.gpt, request.run.seed, request.lora(), request.recipe.loss_options());
     if (data.letters) extras.notes.emplace(kVocabularyNote, vocabulary_note(*data.letters));
     const bool samples = request.sample > 0 && data.decode && !json && !display.quiet;
     extras.gather_parameters = samples;
     const auto observer = make_display(display);
     extras.observer = observer.get();
+    report_repeated_rows(world, *observer, request, *data.source);
     result = train::run(world, *model, *data.source, request.run, extras);
     if (first && samples && result.stopped == 0) sample = sample_of(sized, data, result);
   } else {

@@ -34,16 +34,23 @@ class Goal:
     """A limit of the ratio, or of Penstock's own figure if the row has no ratio."""
     limit: float
     at_least: bool = True
+    strict: bool = False  # the limit itself misses the goal
 
     def met(self, figure):
+        if self.strict and figure == self.limit:
+            return False
         return figure >= self.limit if self.at_least else figure <= self.limit
 
     def __str__(self):
-        return f"{'>=' if self.at_least else '<='} {number(self.limit)}"
+        return f"{'>' if self.at_least else '<'}{'' if self.strict else '='} {number(self.limit)}"
 
 
 def at_least(limit):
     return Goal(limit, True)
+
+
+def above(limit):
+    return Goal(limit, True, strict=True)
 
 
 def at_most(limit):
@@ -101,6 +108,10 @@ def number(value):
     return text.rstrip("0").rstrip(".") if digits > 0 and abs(value) >= 100 else text
 
 
+def counted(count, noun):
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
 def exponent(points):
     """The slope of the least-squares line through log(cost) over log(size): cost ~ size^slope."""
     xs, ys = ([math.log(point[i]) for point in points] for i in (0, 1))
@@ -121,7 +132,7 @@ class BenchError(Exception):
 
 
 class Bench:
-    def __init__(self, rounds=5, quick=False, log=print):
+    def __init__(self, rounds=3, quick=False, log=print):
         self.rounds = 1 if quick else rounds
         self.quick = quick
         self.rows, self.growths, self.raw = [], [], {}

@@ -7,6 +7,7 @@ import harness
 STYLE = ("<style>text{font:12px sans-serif;fill:#333}.title{font-weight:bold}.grid{stroke:#ddd}.axis{stroke:#888}"
          ".met{fill:#4a7fb5}.missed{fill:#c0392b}.none{fill:#9aa5b1}.goal{stroke:#222;stroke-width:2;stroke-dasharray:3 2}"
          ".spread{stroke:#222}</style>")
+GROWTH_SIZE = (640, 400)
 COLORS = ("#4a7fb5", "#c0632b", "#3d8b57", "#8452a8", "#777777")
 
 
@@ -56,9 +57,19 @@ def ratios(title, rows):
     return document(width, height, parts)
 
 
-def growth(plot):
+def growths(all_plots):
+    """All plots of growth in two columns."""
+    width, height = GROWTH_SIZE
+    parts = []
+    for index, plot in enumerate(all_plots):
+        x, y = width * (index % 2), height * (index // 2)
+        parts.append(f'<g transform="translate({x} {y})">' + "\n".join(growth_parts(plot)) + "</g>")
+    return document(width * min(2, len(all_plots)), height * ((len(all_plots) + 1) // 2), parts)
+
+
+def growth_parts(plot):
     """Costs over sizes with logarithmic axes; the legend gives the exponent of each series."""
-    left, top, right, bottom, width, height = 80, 40, 20, 50, 640, 400
+    left, top, right, bottom, width, height = 80, 40, 20, 50, *GROWTH_SIZE
     points = [point for series in plot.series.values() for point in series]
     x_first, x_last = math.log10(min(p[0] for p in points)), math.log10(max(p[0] for p in points))
     y_first, y_last = decades(min(p[1] for p in points), max(p[1] for p in points))
@@ -80,4 +91,4 @@ def growth(plot):
         label = f"{name or 'cost'} ~ size^{harness.exponent(series):.2f}"
         parts.append(f'<rect x="{left + 10}" y="{top + 6 + 18 * index}" width="12" height="12" fill="{color}"/>')
         parts.append(text(left + 28, top + 16 + 18 * index, label))
-    return document(width, height, parts)
+    return parts

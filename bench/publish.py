@@ -17,7 +17,7 @@ def markdown(rows, about):
         case, ours, reference, ratio, goal, verdict = harness.cells(row)
         ratio = f"**{ratio}**" if ratio else ""
         lines.append(f"| {case} | {ours} | {reference} | {ratio} | {goal}{' (**missed**)' if verdict == 'MISSED' else ''} |")
-    machine = (f"Commit {about['commit']}, {about['date'][:10]}: {about['cpu']}, {about['cores']} cores, load {about['load']} "
+    machine = (f"Medians of {harness.counted(about['rounds'], 'round')} [lowest, highest]. Commit {about['commit']}, {about['date'][:10]}: {about['cpu']}, {about['cores']} cores, load {about['load']} "
                f"before the run, torch {about['torch']}, {about['threads']} thread per process.")
     return "\n".join(lines + ["", textwrap.fill(machine, 100)]) + "\n"
 

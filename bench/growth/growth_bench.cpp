@@ -1,10 +1,13 @@
 // Measures how costs grow with the size of a job. Ranks are threads, and costs are CPU time of the process,
 // so that other programs and the number of cores matter little. Prints one JSON object: a list of [size,
-// cost] per series. Usage: growth_bench ranks|stages|microbatches|parameters|setup LARGEST
+// cost] per series; a cost is the median of several runs. Usage:
+// growth_bench ranks|stages|microbatches|parameters|setup LARGEST RUNS
 #include "base/json.h"
+#include "base/text.h"
 #include "comm/counting_store.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/store_client.h"
+#include "comm/shm/host.h"
 #include "comm/transport/gloo_transport.h"
 
 #include <penstock/comm/thread_ranks.h>
@@ -12,6 +15,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -58,7 +62,7 @@ struct PipelineCost {
   double per_action = 0;  //!< CPU microseconds
 };
 
-PipelineCost pipeline_cost(int ranks, int per_rank, int microbatches) {
+PipelineCost pipeline_cost(const char* schedule, int ranks, int per_rank, int microbatches) {
   constexpr int steps = 5;
   const int num_stages = ranks * per_rank;
   PipelineCost cost;
@@ -70,9 +74,8 @@ PipelineCost pipeline_cost(int ranks, int per_rank, int microbatches) {
     options.loss = ps::runtime::tensor_loss([](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
     options.return_outputs = false;
     std::optional<ps::runtime::PipelineSchedule> pipeline;
-    const double setup = measured(world.group(), [&] {
-      pipeline.emplace(stages, per_rank == 1 ? "1F1B" : "Interleaved1F1B", microbatches, options);
-    });
+    const double setup =
+        measured(world.group(), [&] { pipeline.emplace(stages, schedule, microbatches, options); });
     const at::Tensor batch = torch::ones({microbatches, 1});
     const auto run = [&](int count) {
       for (int step = 0; step < count; ++step) pipeline->step({batch}, batch);
@@ -95,28 +98,35 @@ std::vector<int> sizes(int from, int to, int factor) {
 
 Series over_ranks(int largest) {
   Series series;
-  pipeline_cost(2, 1, 8);  // the first pipeline of a process also initializes libtorch
-  for (const int ranks : sizes(2, largest, 2)) {
-    const PipelineCost cost = pipeline_cost(ranks, 1, 2 * ranks);
-    series["step, CPU us per action"].emplace_back(ranks, cost.per_action);
-    series["pipeline set-up, CPU us per rank"].emplace_back(ranks, 1e6 * cost.setup);
+  pipeline_cost("1F1B", 2, 1, 8);  // the first pipeline of a process also initializes libtorch
+  for (const char* const schedule : {"1F1B", "GPipe"}) {
+    for (const int ranks : sizes(2, largest, 2)) {
+      const PipelineCost cost = pipeline_cost(schedule, ranks, 1, 2 * ranks);
+      series[ps::str_cat(schedule, " step, CPU us per action")].emplace_back(ranks, cost.per_action);
+      series[ps::str_cat(schedule, " pipeline set-up, CPU us per rank")].emplace_back(ranks,
+                                                                                      1e6 * cost.setup);
+    }
   }
   return series;
 }
 
 Series over_stages(int largest) {
   Series series;
-  pipeline_cost(2, 1, 8);
-  for (const int per_rank : sizes(1, largest, 2))
-    series["step, CPU us per action"].emplace_back(per_rank, pipeline_cost(2, per_rank, 16).per_action);
+  pipeline_cost("1F1B", 2, 1, 8);
+  for (const char* const schedule : {"Interleaved1F1B", "LoopedBFS"})
+    for (const int per_rank : sizes(1, largest, 2))
+      series[ps::str_cat(schedule, " step, CPU us per action")].emplace_back(
+          per_rank, pipeline_cost(schedule, 2, per_rank, 16).per_action);
   return series;
 }
 
 Series over_microbatches(int largest) {
   Series series;
-  pipeline_cost(2, 1, 8);
-  for (const int count : sizes(8, largest, 2))
-    series["step, CPU us per action"].emplace_back(count, pipeline_cost(2, 1, count).per_action);
+  pipeline_cost("1F1B", 2, 1, 8);
+  for (const char* const schedule : {"1F1B", "GPipe"})
+    for (const int count : sizes(8, largest, 2))
+      series[ps::str_cat(schedule, " step, CPU us per action")].emplace_back(
+          count, pipeline_cost(schedule, 2, 1, count).per_action);
   return series;
 }
 
@@ -194,6 +204,16 @@ Series setup(int largest) {
     });
     series["join, store messages per rank"].emplace_back(ranks, messages / ranks);
     series["join, ms"].emplace_back(ranks, 1e3 * seconds);
+    if (ranks > 128)
+      continue;  // every rank maps the memory of every rank: more mappings than a process may have
+    const auto [with_shm, shm_seconds] = store_traffic(ranks, [&](int rank, const auto& store) {
+      const auto generation = std::make_shared<ps::comm::WorldGeneration>(ps::Rank(rank), limit);
+      ps::comm::shm::announce_on_host(*store, "bench/", ps::Rank(rank));
+      await_members(*store, *generation, "join", members, limit);
+      ps::comm::shm::connect_host(*store, *generation, "bench/", ranks, limit);
+    });
+    series["join with shared memory, store messages per rank"].emplace_back(ranks, with_shm / ranks);
+    series["join with shared memory, ms"].emplace_back(ranks, 1e3 * shm_seconds);
     if (ranks > 32) continue;  // Gloo connects every pair: the descriptors of one process are not enough
     const auto [with_gloo, gloo_seconds] = store_traffic(ranks, [&](int rank, const auto& store) {
       const auto generation = std::make_shared<ps::comm::WorldGeneration>(ps::Rank(rank), limit);
@@ -214,17 +234,25 @@ int main(int argc, char** argv) {
                                                      {"microbatches", over_microbatches},
                                                      {"parameters", over_parameters},
                                                      {"setup", setup}};
-  const auto kind = argc == 3 ? kinds.find(argv[1]) : kinds.end();
+  const auto kind = argc == 4 ? kinds.find(argv[1]) : kinds.end();
   if (kind == kinds.end()) {
-    std::cerr << "usage: growth_bench ranks|stages|microbatches|parameters|setup LARGEST\n";
+    std::cerr << "usage: growth_bench ranks|stages|microbatches|parameters|setup LARGEST RUNS\n";
     return 2;
   }
   at::set_num_threads(1);
+  std::map<std::string, std::map<int, std::vector<double>>> costs;  // by series and size, of all runs
+  for (int run = 0; run < std::max(1, std::atoi(argv[3])); ++run) {
+    for (const auto& [name, points] : kind->second(std::atoi(argv[2])))
+      for (const auto& [size, cost] : points) costs[name][size].push_back(cost);
+  }
   ps::JsonWriter json;
   json.begin_object();
-  for (const auto& [name, points] : kind->second(std::atoi(argv[2]))) {
+  for (auto& [name, points] : costs) {
     json.key(name).begin_array();
-    for (const auto& [size, cost] : points) json.begin_array().value(size).value(cost).end_array();
+    for (auto& [size, runs] : points) {
+      std::sort(runs.begin(), runs.end());
+      json.begin_array().value(size).value(runs[runs.size() / 2]).end_array();
+    }
     json.end_array();
   }
   std::cout << json.end_object().text() << std::endl;

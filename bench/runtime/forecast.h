@@ -40,10 +40,9 @@ class MeanProfile {
 };
 
 //! Collective: every rank passes its own profile. Transfers are free.
-inline plan::Simulation forecast(const schedule::Program& program, const comm::Group& group,
-                                 const MeanProfile& mine) {
+inline plan::Costs measured_costs(int num_stages, const comm::Group& group, const MeanProfile& mine) {
   plan::Costs costs;
-  costs.stages.resize(static_cast<std::size_t>(program.num_stages()));
+  costs.stages.resize(static_cast<std::size_t>(num_stages));
   for (const c10::IValue& list : group.all_gather_object(c10::IValue(mine.flat()))) {
     const std::vector<double> values = list.toDoubleVector();
     for (std::size_t i = 0; i + 5 <= values.size(); i += 5) {
@@ -54,7 +53,13 @@ inline plan::Simulation forecast(const schedule::Program& program, const comm::G
       stage.weight = values[i + 4];
     }
   }
-  return plan::simulate(program, costs, {.memory_samples = false, .critical_path = false});
+  return costs;
+}
+
+inline plan::Simulation forecast(const schedule::Program& program, const comm::Group& group,
+                                 const MeanProfile& mine) {
+  return plan::simulate(program, measured_costs(program.num_stages(), group, mine),
+                        {.memory_samples = false, .critical_path = false});
 }
 
 //! The fraction of a step in which this rank did not compute.

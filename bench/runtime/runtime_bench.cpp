@@ -171,7 +171,10 @@ void add_per_rank(ps::JsonWriter& json, const char* name, const std::vector<at::
 
 void run_rank(ps::comm::World& world, const std::string& model, const std::string& schedule, int microbatches,
               int steps) {
-  const ps::schedule::ScheduleInfo& info = info_of(ps::schedule::parse_schedule_kind(schedule));
+  // Auto makes a schedule from the times of the stages in ZB1P, which splits every backward pass.
+  const bool automatic = schedule == "Auto";
+  const ps::schedule::ScheduleInfo& info =
+      info_of(ps::schedule::parse_schedule_kind(automatic ? "ZB1P" : schedule));
   const int num_stages = world.size() * info.only_stages_per_rank.value_or(2);
   const auto placement = ps::schedule::Placement::make(world.size(), num_stages, info.placement);
   std::vector<ps::bench::Work> works;
@@ -185,7 +188,13 @@ void run_rank(ps::comm::World& world, const std::string& model, const std::strin
   ps::runtime::PipelineOptions options;
   options.loss = works.back().loss;
   options.return_outputs = false;
-  ps::runtime::PipelineSchedule pipeline(stages, schedule, microbatches, options);
+  ps::runtime::PipelineSchedule pipeline(stages, info.kind, microbatches, options);
+  if (automatic) {
+    const Steps trial = run_steps(pipeline, works.front(), world.group(), steps);
+    const ps::plan::Costs costs = ps::bench::measured_costs(num_stages, world.group(), trial.profile);
+    pipeline = ps::runtime::PipelineSchedule(
+        stages, ps::plan::make_auto_schedule(world.size(), microbatches, costs).schedule, options);
+  }
   std::vector<StageBytes> bytes(static_cast<std::size_t>(num_stages));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     bytes_of(works[i], stages[i], microbatches);  // allocates the gradients

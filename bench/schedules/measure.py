@@ -4,7 +4,7 @@ from harness import BenchError, at_least
 
 def measure(bench):
     results = bench.alternate({"ours": bench.program("schedules_bench", "side-by-side"),
-                               "reference": bench.reference()}, rounds=3)
+                               "reference": bench.reference()}, rounds=2)
     for index, first in enumerate(results["ours"][0]):
         name = first["schedule"]
         if first["actions"] != results["reference"][0][index]["actions"]:

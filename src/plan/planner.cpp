@@ -39,6 +39,7 @@ class Planner {
   PlanResult run() {
     check();
     for (const Case& one : cases()) consider(one);
+    program_.reset();
     rank();
     return std::move(result_);
   }
@@ -149,6 +150,17 @@ class Planner {
     costs.stages = make_stages(layers, plan.first_layer);
   }
 
+  //! The same program serves the cases with and without recomputation, which follow each other.
+  const schedule::Program& program_of(schedule::ScheduleKind kind, const schedule::ScheduleShape& shape) {
+    const std::tuple key{kind, shape.stages_per_rank, shape.microbatches};
+    if (!program_ || program_key_ != key) {
+      program_.reset();
+      program_ = make_program(make_compact_schedule(kind, shape), options_.send_mode);
+      program_key_ = key;
+    }
+    return *program_;
+  }
+
   void consider(const Case& one) {
     Plan plan{.schedule = one.schedule,
               .stages_per_rank = one.stages_per_rank,
@@ -161,7 +173,7 @@ class Planner {
         consider_auto(one, shape, plan);
       } else {
         check_shape(*kind, shape);
-        const schedule::Program program = make_program(make_schedule(*kind, shape), options_.send_mode);
+        const schedule::Program& program = program_of(*kind, shape);
         std::vector<int> in_flight;
         for (int s = 0; s < shape.num_stages(); ++s)
           in_flight.push_back(std::max(1, program.peak_in_flight(StageId(s))));
@@ -221,6 +233,14 @@ class Planner {
     evaluate(plan, program, costs);
   }
 
+  static double time_without_links(const schedule::Program& program, const Costs& costs, double with_links) {
+    if (costs.link == Link{} && costs.links.empty()) return with_links;
+    Costs free = costs;
+    free.link = {};
+    free.links.clear();
+    return simulate(program, free, kBrief).step_time;
+  }
+
   void evaluate(Plan& plan, const schedule::Program& program, const Costs& costs) {
     const Simulation result = simulate(program, costs, kBrief);
     plan.step_time = result.step_time;
@@ -229,10 +249,7 @@ class Planner {
     plan.verdict = options_.memory_cap && plan.peak_memory > *options_.memory_cap ? PlanVerdict::DoesNotFit
                                                                                   : PlanVerdict::Slower;
 
-    Costs free = costs;
-    free.link = {};
-    free.links.clear();
-    const double without_links = simulate(program, free, kBrief).step_time;
+    const double without_links = time_without_links(program, costs, result.step_time);
     double busiest = 0;
     for (const RankReport& rank : result.ranks) {
       busiest = std::max(busiest, rank.busy);
@@ -300,7 +317,9 @@ class Planner {
   const Costs& costs_;
   const PlanOptions& options_;
   PlanResult result_;
-  std::optional<Plan> best_;  //!< so far
+  std::optional<Plan> best_;                  //!< so far
+  std::optional<schedule::Program> program_;  //!< of `program_key_`
+  std::tuple<schedule::ScheduleKind, int, int> program_key_{};
 };
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace penstock::schedule {
 namespace {
 
 using generators::FullTable;
+using generators::IdleSlots;
 using generators::PerRank;
 
 //! A row of schedules.def.
@@ -37,14 +38,21 @@ void check_count(const ScheduleInfo& info, const char* what, int count, int leas
                    count < least ? str_cat("use at least ", least) : str_cat("use at most ", most));
 }
 
-std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape) {
+std::vector<ActionList> all_ranks(ScheduleKind kind, const ScheduleShape& shape, IdleSlots idle) {
   const Entry& entry = entry_of(kind);
-  if (const auto full_table = std::get_if<FullTable*>(&entry.generator)) return (*full_table)(shape);
+  if (const auto full_table = std::get_if<FullTable*>(&entry.generator)) return (*full_table)(shape, idle);
   PerRank* const per_rank = std::get<PerRank*>(entry.generator);
   std::vector<ActionList> lists;
   lists.reserve(static_cast<std::size_t>(shape.ranks));
-  for (int rank = 0; rank < shape.ranks; ++rank) lists.push_back(per_rank(shape, rank));
+  for (int rank = 0; rank < shape.ranks; ++rank) lists.push_back(per_rank(shape, rank, idle));
   return lists;
+}
+
+Schedule make(ScheduleKind kind, const ScheduleShape& shape, IdleSlots idle) {
+  check_shape(kind, shape);
+  const ScheduleInfo& info = info_of(kind);
+  return {std::string(info.name), Placement::make(shape.ranks, shape.num_stages(), info.placement),
+          shape.microbatches, all_ranks(kind, shape, idle)};
 }
 
 }  // namespace
@@ -104,10 +112,11 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape) {
 }
 
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape) {
-  check_shape(kind, shape);
-  const ScheduleInfo& info = info_of(kind);
-  return {std::string(info.name), Placement::make(shape.ranks, shape.num_stages(), info.placement),
-          shape.microbatches, all_ranks(kind, shape)};
+  return make(kind, shape, IdleSlots::Keep);
+}
+
+Schedule make_compact_schedule(ScheduleKind kind, const ScheduleShape& shape) {
+  return make(kind, shape, IdleSlots::Omit);
 }
 
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
@@ -120,8 +129,8 @@ ActionList make_rank_schedule(ScheduleKind kind, const ScheduleShape& shape, Ran
     throw UsageError(str_cat("invalid rank ", rank.value, "; number of ranks: ", shape.ranks));
   }
   if (const auto per_rank = std::get_if<PerRank*>(&entry_of(kind).generator))
-    return (*per_rank)(shape, rank.value);
-  return std::move(all_ranks(kind, shape)[rank.index()]);
+    return (*per_rank)(shape, rank.value, IdleSlots::Keep);
+  return std::move(all_ranks(kind, shape, IdleSlots::Keep)[rank.index()]);
 }
 
 Schedule with_idle_slots(const Schedule& schedule, const std::vector<StageEdge>& skips) {

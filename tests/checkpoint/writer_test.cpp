@@ -1,6 +1,7 @@
 // The checkpoint writer: asynchronous saves, one at a time, retention, errors, and the choice of the
 // checkpoint to resume from.
 #include "checkpoint/commit/access.h"
+#include "checkpoint/commit/host_copies.h"
 #include "checkpoint/commit/manifest.h"
 #include "faulty_files.h"
 #include "support/check.h"
@@ -78,6 +79,41 @@ TEST(CheckpointWriter, ReturnsBeforeWritingAndTensorsMayChange) {
     CHECK_THAT(writer.last_complete() == 1);
   });
   EXPECT_TRUE(at::equal(Checkpoint(dir / checkpoint_name(1)).read("weight"), at::ones({100})));
+}
+
+TEST(CheckpointWriter, TensorsMayHaveOtherShapesAndTypesInNextSave) {
+  const TempDir dir;
+  const std::vector<at::Tensor> values{at::arange(6.0).view({2, 3}), at::arange(6.0).view({3, 2}),
+                                       at::arange(6).view({3, 2}), at::arange(6).view({3, 2}).add_(1)};
+  comm::run_thread_ranks(1, [&](comm::World& world) {
+    CheckpointWriter writer(dir.path(), world.group(), {.keep = 4});
+    for (std::size_t i = 0; i < values.size(); ++i)
+      writer.save(static_cast<std::int64_t>(i), {full_piece("weight", values[i])});
+    writer.wait();
+  });
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const at::Tensor read = Checkpoint(dir / checkpoint_name(static_cast<std::int64_t>(i))).read("weight");
+    EXPECT_TRUE(read.dtype() == values[i].dtype() && at::equal(read, values[i])) << i;
+  }
+}
+
+TEST(CheckpointHostCopies, UseTheirMemoryAgain) {
+  HostCopies copies;
+  std::vector<at::Tensor> first{at::full({1000}, 1.0), at::full({7}, 2)};
+  copies.start(first);
+  const void* const memory = first[0].const_data_ptr();
+  std::vector<at::Tensor> second{at::full({1000}, 3.0), at::full({8}, 4)};
+  const at::Tensor source = second[0];
+  copies.start(second);
+  EXPECT_EQ(second[0].const_data_ptr(), memory);
+  EXPECT_NE(source.const_data_ptr(), memory);
+  EXPECT_TRUE(at::equal(second[0], at::full({1000}, 3.0)) && at::equal(second[1], at::full({8}, 4)));
+  const c10::weak_intrusive_ptr<c10::TensorImpl> watched(second[0].getIntrusivePtr());
+  first.clear();
+  second.clear();
+  EXPECT_FALSE(watched.expired());
+  copies.expect({source});  // makes no copies
+  EXPECT_TRUE(watched.expired());
 }
 
 TEST(CheckpointWriter, NeverWritesTwoCheckpointsConcurrently) {

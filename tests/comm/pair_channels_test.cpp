@@ -24,7 +24,7 @@ class PairHub {
     return [this, rank](int peer) -> c10::intrusive_ptr<c10d::Backend> {
       std::unique_lock lock(mutex_);
       Pair& pair = pairs_[std::minmax(rank, peer)];
-      if (!pair.exchange) pair.exchange = std::make_shared<ThreadExchange>();
+      if (!pair.exchange) pair.exchange = std::make_shared<ThreadExchange>(2);
       ++pair.present;
       changed_.notify_all();
       changed_.wait(lock, [&] { return pair.present == 2; });

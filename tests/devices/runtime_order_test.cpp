@@ -59,10 +59,10 @@ class RecordingBackend final : public comm::ThreadBackend {
 // The exchanges of groups by name, which the ranks share.
 class Exchanges {
  public:
-  std::shared_ptr<comm::ThreadExchange> of(const std::string& name) {
+  std::shared_ptr<comm::ThreadExchange> of(const std::string& name, int size) {
     const std::lock_guard lock(mutex_);
     auto& found = exchanges_[name];
-    if (!found) found = std::make_shared<comm::ThreadExchange>();
+    if (!found) found = std::make_shared<comm::ThreadExchange>(size);
     return found;
   }
 
@@ -74,11 +74,11 @@ class Exchanges {
 comm::Group ordered_group(const comm::World& world, Exchanges& exchanges, TransferLog& log) {
   comm::AdoptOptions options{.send_mode = schedule::SendMode::Ordered};
   options.connect = [&](const std::string& name, const std::vector<int>& members, int me) {
-    return c10::make_intrusive<RecordingBackend>(me, static_cast<int>(members.size()), exchanges.of(name),
-                                                 log);
+    const int size = static_cast<int>(members.size());
+    return c10::make_intrusive<RecordingBackend>(me, size, exchanges.of(name, size), log);
   };
-  const c10::intrusive_ptr<c10d::Backend> backend =
-      c10::make_intrusive<RecordingBackend>(world.rank().value, world.size(), exchanges.of("all"), log);
+  const c10::intrusive_ptr<c10d::Backend> backend = c10::make_intrusive<RecordingBackend>(
+      world.rank().value, world.size(), exchanges.of("all", world.size()), log);
   return comm::adopt_group(backend, options);
 }
 

@@ -56,6 +56,11 @@ class Goals(unittest.TestCase):
         self.assertEqual(words, "MISSED 1 of 2 goals:\n  sample: a: 9.00, goal >= 10.0")
         self.assertIn("MISSED", harness.table(bench.rows))
 
+    def test_strict_goal_misses_at_its_limit(self):
+        goal = harness.above(1)
+        self.assertEqual([goal.met(figure) for figure in (0.99, 1, 1.01)], [False, False, True])
+        self.assertEqual(str(goal), "> 1.00")
+
     def test_growth_above_limit_misses(self):
         bench = silent()
         bench.exponent("cost", [[2, 2], [4, 4]], harness.at_most(0.5))
@@ -96,17 +101,20 @@ class Reports(unittest.TestCase):
         bench.compare("a < b", [1], [3], "s", harness.at_least(10))
         bench.compare("noise", [-1], [3], "s")  # a difference of times below zero
         bench.plot("cost", "ranks", "us", {"x & y": [[2, 2], [64, 3]]})
-        for svg in (plots.ratios("sample", bench.rows), plots.growth(bench.growths[0])):
+        bench.plot("cost", "stages", "us", {"y": [[2, 2], [64, 3]]})
+        for svg in (plots.ratios("sample", bench.rows), plots.growths(bench.growths)):
             xml.dom.minidom.parseString(svg)
+        self.assertIn('width="1280" height="400"', svg)
 
     def test_publish_replaces_only_blocks_of_measured_benchmarks(self):
         bench = silent()
         bench.compare("a", [1], [3], "s", harness.at_least(10))
-        about = {"commit": "c", "date": "2026-01-01T00:00Z", "cpu": "p", "cores": 2, "load": 0.1, "torch": "t", "threads": 1}
+        about = {"commit": "c", "date": "2026-01-01T00:00Z", "cpu": "p", "cores": 2, "load": 0.1, "torch": "t", "threads": 1, "rounds": 3}
         page = "<!-- results: sample -->\nold\n<!-- end of results -->\n<!-- results: other -->\nkept\n<!-- end of results -->\n"
         plots = ["sample.svg", "sample-x.svg", "other.svg"]
         filled = publish.fill(page, bench.rows, about, plots)
         self.assertIn("| a | 1.00 [1.00, 1.00] s |", filled)
+        self.assertIn("Medians of 3 rounds", filled)
         self.assertIn(">= 10.0 (**missed**)", filled)
         self.assertNotIn("old", filled)
         self.assertIn("kept", filled)

@@ -15,10 +15,10 @@ struct DisconnectedPair::Hub {
   std::mutex mutex;
   std::map<std::string, std::shared_ptr<comm::ThreadExchange>> exchanges;
 
-  std::shared_ptr<comm::ThreadExchange> exchange(const std::string& name) {
+  std::shared_ptr<comm::ThreadExchange> exchange(const std::string& name, int size) {
     const std::lock_guard lock(mutex);
     auto& found = exchanges[name];
-    if (!found) found = std::make_shared<comm::ThreadExchange>();
+    if (!found) found = std::make_shared<comm::ThreadExchange>(size);
     return found;
   }
 };
@@ -51,8 +51,8 @@ class DroppingTransport : public comm::Transport {
     int unreachable = -1;
     for (std::size_t i = 0; i < members.size(); ++i)
       if (members[i] == lost) unreachable = static_cast<int>(i);
-    return c10::make_intrusive<DroppingBackend>(me, static_cast<int>(members.size()), hub_->exchange(name),
-                                                unreachable);
+    const int size = static_cast<int>(members.size());
+    return c10::make_intrusive<DroppingBackend>(me, size, hub_->exchange(name, size), unreachable);
   }
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
   bool collectives_have_futures() const override { return false; }

@@ -19,7 +19,7 @@ struct WriterOptions {
   std::optional<int> keep = 3;  //!< number of complete checkpoints to keep; nullopt: all
   bool asynchronous = true;     //!< write in a background thread
   //! A rank that must write more bytes than this makes no copy and writes before `save` returns. Copies of
-  //! tensors on a device are in pinned host memory.
+  //! tensors on a device are in pinned host memory. The writer keeps their memory for the next save.
   std::uint64_t copy_limit = std::uint64_t{8} << 30;
 };
 

@@ -59,6 +59,9 @@ void check_shape(ScheduleKind kind, const ScheduleShape& shape);
 //! Generates the table of all ranks. Throws UsageError if `check_shape` does, or if the name is unknown.
 Schedule make_schedule(ScheduleKind kind, const ScheduleShape& shape);
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape);
+//! The same without idle slots, which programs do not need. With few microbatches, the number of idle slots
+//! grows with the square of the ranks.
+Schedule make_compact_schedule(ScheduleKind kind, const ScheduleShape& shape);
 
 //! Generates the list of one rank. Generates the other lists only if the kind requires it. Throws a
 //! UsageError as `make_schedule` does, or if there is no such rank.

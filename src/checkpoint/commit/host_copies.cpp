@@ -1,4 +1,5 @@
-// Starts copies and records when they end.
+// Starts copies and records when they end. New memory costs more than the copy: the kernel zeroes each page
+// at its first use.
 #include "checkpoint/commit/host_copies.h"
 
 #include <ATen/ATen.h>
@@ -9,6 +10,11 @@
 namespace penstock::checkpoint {
 
 void HostCopies::expect(const std::vector<at::Tensor>& tensors) {
+  buffers_.clear();
+  record(tensors);
+}
+
+void HostCopies::record(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
     const c10::Device device = tensor.device();
@@ -22,12 +28,19 @@ void HostCopies::expect(const std::vector<at::Tensor>& tensors) {
 void HostCopies::start(std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> sources = tensors;
-  for (at::Tensor& tensor : tensors) {
-    const at::Tensor source = tensor.resolve_conj().resolve_neg();
-    const at::TensorOptions options = source.options().device(at::kCPU).pinned_memory(!source.is_cpu());
-    tensor = at::empty(source.sizes(), options).copy_(source, /*non_blocking=*/true);
+  buffers_.resize(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor source = sources[i].resolve_conj().resolve_neg();
+    const bool pinned = !source.is_cpu();
+    at::Tensor& buffer = buffers_[i];
+    if (!buffer.defined() || buffer.sizes() != source.sizes() ||
+        buffer.scalar_type() != source.scalar_type() || buffer.is_pinned() != pinned) {
+      buffer.reset();  // before the new one is allocated
+      buffer = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(pinned));
+    }
+    tensors[i] = buffer.copy_(source, /*non_blocking=*/true);
   }
-  expect(sources);
+  record(sources);
 }
 
 void HostCopies::wait() {

@@ -13,14 +13,19 @@ namespace penstock::checkpoint {
 
 class HostCopies {
  public:
-  //! The work so far on the devices of these tensors must be done before `wait` returns.
+  //! The work so far on the devices of these tensors must be done before `wait` returns. Frees the memory of
+  //! earlier copies.
   void expect(const std::vector<at::Tensor>& tensors);
-  //! Replaces the tensors by contiguous copies on the host, which are complete after `wait`.
+  //! Replaces the tensors by contiguous copies on the host, which are complete after `wait` and valid until
+  //! the next call: it uses their memory again.
   void start(std::vector<at::Tensor>& tensors);
   //! Blocks the calling thread, not the thread that started the copies.
   void wait();
 
  private:
+  void record(const std::vector<at::Tensor>& tensors);
+
+  std::vector<at::Tensor> buffers_;  //!< the copies of the last `start`
   std::vector<c10::Event> done_;
 };
 

@@ -87,7 +87,6 @@ struct Save {
   Notes notes;
   std::shared_ptr<const SavePlan> plan;
   std::vector<at::Tensor> locals;  //!< tensors of the jobs of this rank
-  HostCopies copies;               //!< their copies, if any
 };
 
 }  // namespace
@@ -101,6 +100,7 @@ struct CheckpointWriter::Impl {
   FileSystem& files;
   std::vector<std::string> descriptions;  //!< input of the current plan
   std::shared_ptr<const SavePlan> plan;
+  HostCopies copies;  //!< of the tensors of the last save; the memory serves the next one
   std::future<void> writing;
   std::atomic<std::int64_t> last{-1};
   DirectoryLock lock;  //!< held by the first rank
@@ -261,7 +261,7 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
   const std::vector<Piece> pieces = local_pieces(given);
   Impl& impl = *impl_;
   impl.update_plan(pieces);
-  auto save = std::make_shared<Save>(Save{step, notes, impl.plan, {}, {}});
+  auto save = std::make_shared<Save>(Save{step, notes, impl.plan, {}});
   std::uint64_t bytes = 0;
   for (const auto& job : impl.plan->jobs[static_cast<std::size_t>(impl.group.rank())]) {
     const Piece& piece = pieces[job.piece];
@@ -273,14 +273,14 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
     bytes += save->locals.back().nbytes();
   }
   if (impl.options.asynchronous && bytes <= impl.options.copy_limit) {
-    save->copies.start(save->locals);
+    impl.copies.start(save->locals);
   } else {
-    save->copies.expect(save->locals);
+    impl.copies.expect(save->locals);
   }
   auto rank = log_rank();
   const auto write = [&impl, save, rank] {
     set_log_rank(rank);
-    save->copies.wait();
+    impl.copies.wait();
     impl.write(*save);
   };
   impl.writing = std::async(std::launch::async, write);

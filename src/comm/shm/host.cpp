@@ -48,16 +48,18 @@ void append(c10d::Store& store, const std::string& key, Rank rank, std::string t
   store.append(key, {entry.begin(), entry.end()});
 }
 
-//! Adds the entry of this rank and waits for those of the other ranks of the host.
+//! Adds the entry of this rank, waits for those of the other ranks of the host, and returns them all. The
+//! last rank tells the others, so that a poll does not read all entries.
 std::map<int, std::string> exchange(c10d::Store& store, WorldGeneration& generation, const std::string& key,
                                     const std::string& entry, std::size_t count,
                                     std::chrono::milliseconds limit) {
+  const std::string complete = key + "/complete";
   append(store, key, generation.rank, entry);
+  if (store.add(key + "/arrived", 1) == static_cast<std::int64_t>(count))
+    store.set(complete, std::vector<std::uint8_t>{1});
   const auto deadline = std::chrono::steady_clock::now() + limit;
   auto pause = std::chrono::milliseconds(1);
-  for (;;) {
-    auto found = entries(store, key);
-    if (found.size() >= count) return found;
+  while (!store.check({complete})) {
     generation.failure.throw_if_failed({.rank = generation.rank, .op = "connect"});
     if (std::chrono::steady_clock::now() > deadline)
       throw TimeoutError("some ranks of this host did not connect through shared memory",
@@ -65,6 +67,7 @@ std::map<int, std::string> exchange(c10d::Store& store, WorldGeneration& generat
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(50));
   }
+  return entries(store, key);
 }
 
 constexpr std::string_view kNone = "-";  //!< precedes the reason why a rank has no segment

@@ -14,59 +14,69 @@
 namespace penstock::comm {
 namespace {
 
-// Waits on the exchange until `ready` returns true, then runs `finish`; both run under its lock.
+// Waits until `ready` returns true, then runs `finish`. `ready` runs under the lock of the rank's inbox,
+// `finish` without a lock, by the first thread that asks.
 class ThreadWork : public c10d::Work {
  public:
   ThreadWork(int rank, c10d::OpType op, std::shared_ptr<ThreadExchange> exchange, std::function<bool()> ready,
              std::function<void()> finish)
       : c10d::Work(rank, op),
-        member_(rank),
         exchange_(std::move(exchange)),
+        inbox_(exchange_->inboxes[static_cast<std::size_t>(rank)]),
         ready_(std::move(ready)),
         finish_(std::move(finish)) {}
 
   bool isCompleted() override {
-    const std::lock_guard lock(exchange_->mutex);
-    return settle();
+    std::unique_lock lock(inbox_.mutex);
+    if (can_finish()) finish(lock);
+    return state_ == State::Done;
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    std::unique_lock lock(exchange_->mutex);
-    const auto over = [this] { return settle() || aborted_; };
-    std::condition_variable& changed = exchange_->changed[member_];
+    std::unique_lock lock(inbox_.mutex);
+    const auto over = [this] { return state_ == State::Done || can_finish() || aborted_; };
     if (timeout == kNoTimeout) {
-      changed.wait(lock, over);
-    } else if (!changed.wait_for(lock, timeout, over)) {
+      inbox_.changed.wait(lock, over);
+    } else if (!inbox_.changed.wait_for(lock, timeout, over)) {
       throw CommError("timed out");
     }
-    if (done_ && error_) std::rethrow_exception(error_);
-    return done_;
+    if (can_finish()) finish(lock);
+    if (state_ == State::Done && error_) std::rethrow_exception(error_);
+    return state_ == State::Done;
   }
 
   void abort() override {
-    const std::lock_guard lock(exchange_->mutex);
+    const std::lock_guard lock(inbox_.mutex);
     aborted_ = true;
-    exchange_->changed[member_].notify_all();
+    inbox_.changed.notify_all();
   }
 
  private:
-  bool settle() {
-    if (done_ || !ready_()) return done_;
-    done_ = true;
+  enum class State { Waiting, Finishing, Done };
+
+  bool can_finish() const { return state_ == State::Waiting && ready_(); }
+
+  void finish(std::unique_lock<std::mutex>& lock) {
+    state_ = State::Finishing;
+    lock.unlock();
     try {
       finish_();
     } catch (...) {
       error_ = std::current_exception();
     }
-    return true;
+    ready_ = nullptr;
+    finish_ = nullptr;  // releases the messages
+    lock.lock();
+    state_ = State::Done;
+    inbox_.changed.notify_all();
   }
 
-  int member_;
   std::shared_ptr<ThreadExchange> exchange_;
+  ThreadInbox& inbox_;
   std::function<bool()> ready_;
   std::function<void()> finish_;
   std::exception_ptr error_;
-  bool done_ = false;
+  State state_ = State::Waiting;
   bool aborted_ = false;
 };
 
@@ -112,28 +122,43 @@ c10::intrusive_ptr<c10d::Backend::Options> ThreadBackend::getBackendOptions() {
 }
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::send(std::vector<at::Tensor>& tensors, int to, int tag) {
-  const ThreadMessage message(tensors.at(0));
+  ThreadMessage message(tensors.at(0));
+  ThreadInbox& receiver = inbox(to);
   {
-    const std::lock_guard lock(exchange_->mutex);
-    ThreadExchange::Channel& channel = exchange_->channels[{getRank(), to, tag}];
-    channel.messages.emplace(channel.sent++, message);
-    exchange_->changed[to].notify_all();
+    const std::lock_guard lock(receiver.mutex);
+    const auto channel = receiver.channels.try_emplace({getRank(), tag}).first;
+    auto& receives = channel->second.receives;
+    if (receives.empty()) {
+      channel->second.messages.push_back(std::move(message));
+    } else {
+      receives.front()->message = std::move(message);
+      receives.pop_front();
+      if (receives.empty()) receiver.channels.erase(channel);
+      receiver.changed.notify_all();
+    }
   }
   return c10::make_intrusive<ThreadWork>(
       getRank(), c10d::OpType::SEND, exchange_, [] { return true; }, [] {});
 }
 
 c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tensors, int from, int tag) {
-  const std::lock_guard lock(exchange_->mutex);
-  const std::tuple<int, int, int> key{from, getRank(), tag};
-  const std::uint64_t number = exchange_->channels[key].wanted++;
-  ThreadExchange* const exchange = exchange_.get();
-  const auto ready = [exchange, key, number] { return exchange->channels[key].messages.contains(number); };
-  const auto finish = [exchange, key, number, into = tensors.at(0), from] {
-    auto& messages = exchange->channels[key].messages;
-    const auto found = messages.find(number);
-    const ThreadMessage message = std::move(found->second);
-    messages.erase(found);
+  const auto receive = std::make_shared<ThreadReceive>();
+  ThreadInbox& mine = inbox(getRank());
+  {
+    const std::lock_guard lock(mine.mutex);
+    const auto channel = mine.channels.try_emplace({from, tag}).first;
+    auto& messages = channel->second.messages;
+    if (messages.empty()) {
+      channel->second.receives.push_back(receive);
+    } else {
+      receive->message = std::move(messages.front());
+      messages.pop_front();
+      if (messages.empty()) mine.channels.erase(channel);
+    }
+  }
+  const auto ready = [receive] { return receive->message.has_value(); };
+  const auto finish = [receive, into = tensors.at(0), from] {
+    const ThreadMessage message = *std::exchange(receive->message, std::nullopt);
     if (message.sent().nbytes() != into.nbytes()) {
       throw ShapeError(str_cat("received ", format_bytes(message.sent().nbytes()), " from rank ", from,
                                " of the group, expected ", format_bytes(into.nbytes())));
@@ -146,25 +171,27 @@ c10::intrusive_ptr<c10d::Work> ThreadBackend::recv(std::vector<at::Tensor>& tens
 c10::intrusive_ptr<c10d::Work> ThreadBackend::meet(const std::vector<at::Tensor>& inputs,
                                                    std::function<void(const Given&)> finish) {
   const std::uint64_t number = next_++;
-  ThreadExchange* const exchange = exchange_.get();
   const int size = getSize();
   std::vector<ThreadMessage> messages(inputs.begin(), inputs.end());
+  std::shared_ptr<ThreadMeeting> meeting;
+  bool last = false;
   {
-    const std::lock_guard lock(exchange->mutex);
-    ThreadExchange::Slot& slot = exchange->slots[number];
-    slot.given.resize(static_cast<std::size_t>(size));
-    slot.given[static_cast<std::size_t>(getRank())] = std::move(messages);
-    if (++slot.arrived == size)
-      for (auto& [rank, changed] : exchange->changed) changed.notify_all();
+    const std::lock_guard lock(exchange_->mutex);
+    std::shared_ptr<ThreadMeeting>& open = exchange_->meetings[number];
+    if (!open) open = std::make_shared<ThreadMeeting>(size);
+    meeting = open;
+    meeting->given[static_cast<std::size_t>(getRank())] = std::move(messages);
+    last = ++meeting->arrived == size;
+    if (last) exchange_->meetings.erase(number);
   }
-  const auto ready = [exchange, number, size] { return exchange->slots[number].arrived == size; };
-  const auto take = [exchange, number, size, finish = std::move(finish)] {
-    ThreadExchange::Slot& slot = exchange->slots[number];
-    const bool last = ++slot.taken == size;
-    const Given given = slot.given;
-    if (last) exchange->slots.erase(number);
-    finish(given);
-  };
+  if (last) {
+    for (ThreadInbox& other : exchange_->inboxes) {
+      const std::lock_guard lock(other.mutex);  // so that no rank misses it between its check and its wait
+      other.changed.notify_all();
+    }
+  }
+  const auto ready = [meeting, size] { return meeting->arrived == size; };
+  const auto take = [meeting, finish = std::move(finish)] { finish(meeting->given); };
   return c10::make_intrusive<ThreadWork>(getRank(), c10d::OpType::UNKNOWN, exchange_, ready, take);
 }
 

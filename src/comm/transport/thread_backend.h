@@ -7,13 +7,16 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace penstock::comm {
@@ -32,25 +35,37 @@ class ThreadMessage {
   StreamPoint copied_;
 };
 
-//! The state that the threads of one group share.
-struct ThreadExchange {
+//! A receive that has been issued, and its message once that has arrived. Access under the lock of its inbox.
+struct ThreadReceive {
+  std::optional<ThreadMessage> message;
+};
+
+//! What a rank of a group waits for. Only this rank waits on it, so a message wakes no other rank.
+struct ThreadInbox {
+  //! Messages and receives with the same sender and tag match in order; one of the lists is empty.
   struct Channel {
-    std::uint64_t sent = 0;
-    std::uint64_t wanted = 0;
-    std::map<std::uint64_t, ThreadMessage> messages;  //!< by index: receive n gets message n
-  };
-  struct Slot {
-    std::vector<std::vector<ThreadMessage>> given;  //!< by rank
-    int arrived = 0;
-    int taken = 0;
+    std::deque<ThreadMessage> messages;
+    std::deque<std::shared_ptr<ThreadReceive>> receives;
   };
 
   std::mutex mutex;
-  //! By rank: it has a message, all ranks have joined a collective, or its work was aborted. A single one
-  //! would wake every rank for every message. Access only under the lock; references stay valid.
-  std::map<int, std::condition_variable> changed;
-  std::map<std::tuple<int, int, int>, Channel> channels;  //!< (from, to, tag)
-  std::map<std::uint64_t, Slot> slots;                    //!< by the index of the collective
+  std::condition_variable changed;                  //!< an arrival, the end of a collective, or an abort
+  std::map<std::pair<int, int>, Channel> channels;  //!< (from, tag); only those that are not empty
+};
+
+//! A collective that some rank has joined.
+struct ThreadMeeting {
+  explicit ThreadMeeting(int size) : given(static_cast<std::size_t>(size)) {}
+  std::vector<std::vector<ThreadMessage>> given;  //!< by rank; complete and constant once all have arrived
+  std::atomic<int> arrived{0};
+};
+
+//! The state that the threads of one group share. No tensor is copied under a lock.
+struct ThreadExchange {
+  explicit ThreadExchange(int size) : inboxes(static_cast<std::size_t>(size)) {}
+  std::vector<ThreadInbox> inboxes;                                  //!< by rank
+  std::mutex mutex;                                                  //!< of `meetings`
+  std::map<std::uint64_t, std::shared_ptr<ThreadMeeting>> meetings;  //!< open ones, by index
 };
 
 class ThreadBackend : public c10d::Backend {
@@ -84,6 +99,8 @@ class ThreadBackend : public c10d::Backend {
   //! Contributes `inputs` to the next collective. `finish` runs with the inputs of all ranks when all joined.
   c10::intrusive_ptr<c10d::Work> meet(const std::vector<at::Tensor>& inputs,
                                       std::function<void(const Given&)> finish);
+
+  ThreadInbox& inbox(int rank) { return exchange_->inboxes[static_cast<std::size_t>(rank)]; }
 
   std::shared_ptr<ThreadExchange> exchange_;
   std::uint64_t next_ = 0;

@@ -58,8 +58,8 @@ class SelfTransport : public Transport {
  public:
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& /*name*/,
                                             const std::vector<int>& members, int me) override {
-    return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()),
-                                              std::make_shared<ThreadExchange>());
+    const int size = static_cast<int>(members.size());
+    return c10::make_intrusive<ThreadBackend>(me, size, std::make_shared<ThreadExchange>(size));
   }
   //! A group of one rank never sends.
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }

@@ -26,10 +26,10 @@ class ThreadHub {
  public:
   explicit ThreadHub(int size) : size_(size) {}
 
-  std::shared_ptr<ThreadExchange> exchange(const std::string& name) {
+  std::shared_ptr<ThreadExchange> exchange(const std::string& name, int size) {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<ThreadExchange>& found = exchanges_[name];
-    if (!found) found = std::make_shared<ThreadExchange>();
+    if (!found) found = std::make_shared<ThreadExchange>(size);
     return found;
   }
 
@@ -77,8 +77,9 @@ class ThreadTransport : public Transport {
 
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& name,
                                             const std::vector<int>& members, int me) override {
-    auto exchange = hub_->exchange(str_cat(generation_number_, ":", name));
-    return c10::make_intrusive<ThreadBackend>(me, static_cast<int>(members.size()), std::move(exchange));
+    const int size = static_cast<int>(members.size());
+    auto exchange = hub_->exchange(str_cat(generation_number_, ":", name), size);
+    return c10::make_intrusive<ThreadBackend>(me, size, std::move(exchange));
   }
   //! A send copies its tensor.
   schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }

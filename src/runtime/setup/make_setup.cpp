@@ -140,7 +140,7 @@ schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<Pipe
                          counted(all, "stage") + ", " + counted(ranks, "rank"),
                      {}, "use a multiple of the number of ranks, or a custom schedule table");
   }
-  return program_of(make_schedule(kind, {ranks, all / ranks, microbatches}), stages, options);
+  return program_of(make_compact_schedule(kind, {ranks, all / ranks, microbatches}), stages, options);
 }
 
 schedule::Program program_of(const schedule::Schedule& schedule, const std::vector<PipelineStage>& stages,

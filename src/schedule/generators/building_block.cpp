@@ -4,7 +4,9 @@
 #include "schedule/generators/align.h"
 #include "schedule/generators/table.h"
 
+#include <algorithm>
 #include <array>
+#include <deque>
 
 namespace penstock::schedule::generators {
 namespace {
@@ -25,42 +27,48 @@ Offsets offsets_of(int rank, int ranks, const Block& block) {
 }
 
 ActionList unroll(const ScheduleShape& shape, int rank, const Offsets& offsets) {
-  const int m = shape.microbatches;
-  Table table(v_stages(shape, rank), static_cast<std::size_t>(6 * m));
-  std::vector<int> pending;  // local stages with a pending W, oldest first
-  std::size_t done = 0;
-  const int end = offsets[3] + kPeriod * m;
-  for (int slot = 0; slot < end; ++slot) {
-    const auto due = [&](int pass) {
-      const int since = slot - offsets[static_cast<std::size_t>(pass)];
-      return since >= 0 && since % kPeriod == 0 && since / kPeriod < m;
-    };
-    if (due(0)) {
-      table.forward(0);
-    } else if (due(1)) {
-      table.forward(1);
-    } else if (due(2)) {
-      table.input(1);
-      pending.push_back(1);
-    } else if (due(3)) {
-      table.input(0);
-      pending.push_back(0);
-    } else if (done < pending.size()) {
-      table.weight(pending[done++]);
+  struct Pass {
+    int slot;
+    int which;  // index in `Offsets`
+  };
+  std::vector<Pass> passes;  // no two in the same slot
+  passes.reserve(4 * static_cast<std::size_t>(shape.microbatches));
+  for (int i = 0; i < shape.microbatches; ++i) {
+    for (int which = 0; which < 4; ++which)
+      passes.push_back({offsets[static_cast<std::size_t>(which)] + kPeriod * i, which});
+  }
+  std::sort(passes.begin(), passes.end(), [](const Pass& a, const Pass& b) { return a.slot < b.slot; });
+
+  Table table(v_stages(shape, rank), 6 * static_cast<std::size_t>(shape.microbatches));
+  std::deque<int> pending;  // local stages with a pending W, oldest first
+  int slot = 0;             // the first that is free
+  for (const Pass& pass : passes) {
+    for (; slot < pass.slot && !pending.empty(); ++slot) {
+      table.weight(pending.front());
+      pending.pop_front();
+    }
+    slot = pass.slot + 1;
+    const int local = pass.which == 0 || pass.which == 3 ? 0 : 1;
+    if (pass.which < 2) {
+      table.forward(local);
+    } else {
+      table.input(local);
+      pending.push_back(local);
     }
   }
-  while (done < pending.size()) table.weight(pending[done++]);
+  for (const int local : pending) table.weight(local);
   return std::move(table).take_list();
 }
 
 }  // namespace
 
-std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& block) {
+std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& block, IdleSlots idle) {
   std::vector<ActionList> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) {
     orders.push_back(unroll(shape, rank, offsets_of(rank, shape.ranks, block)));
   }
+  if (idle == IdleSlots::Omit) return orders;
   return align(orders, Wiring(shape.num_stages()), {shape.microbatches, AlignBy::Everything});
 }
 

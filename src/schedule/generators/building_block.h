@@ -4,7 +4,7 @@
 // determine the memory.
 #pragma once
 
-#include <penstock/schedule/generate.h>
+#include "schedule/generators/generators.h"
 
 #include <array>
 #include <vector>
@@ -20,6 +20,6 @@ struct Block {
   std::array<int, 3> waits;
 };
 
-std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& block);
+std::vector<ActionList> repeat_block(const ScheduleShape& shape, const Block& block, IdleSlots idle);
 
 }  // namespace penstock::schedule::generators

@@ -34,7 +34,7 @@ struct Phases {
 
 }  // namespace
 
-ActionList dual_pipe_v(const ScheduleShape& shape, int rank) {
+ActionList dual_pipe_v(const ScheduleShape& shape, int rank, IdleSlots) {
   const int p = shape.ranks;
   const int m = shape.microbatches;
   const int hops_to_last = p - 1 - rank;

@@ -5,9 +5,9 @@
 
 namespace penstock::schedule::generators {
 
-ActionList forward_only(const ScheduleShape& shape, int rank) {
+ActionList forward_only(const ScheduleShape& shape, int rank, IdleSlots idle) {
   const std::vector<int> order = Rounds(shape).forward_order();
-  Table table(looped_stages(shape, rank), static_cast<std::size_t>(rank) + order.size());
+  Table table(looped_stages(shape, rank), order.size(), idle, rank);
   table.idle(rank);
   for (const int local : order) table.forward(local);
   return std::move(table).take_list();

@@ -4,7 +4,7 @@
 
 namespace penstock::schedule::generators {
 
-ActionList gpipe(const ScheduleShape& shape, int rank) {
+ActionList gpipe(const ScheduleShape& shape, int rank, IdleSlots) {
   const int m = shape.microbatches;
   Table table({rank}, 2 * static_cast<std::size_t>(m));
   for (int i = 0; i < m; ++i) table.forward(0);

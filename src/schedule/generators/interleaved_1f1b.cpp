@@ -9,7 +9,7 @@
 
 namespace penstock::schedule::generators {
 
-ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
+ActionList interleaved_1f1b(const ScheduleShape& shape, int rank, IdleSlots idle) {
   const int p = shape.ranks;
   const int v = shape.stages_per_rank;
   const Rounds rounds(shape);
@@ -23,7 +23,7 @@ ActionList interleaved_1f1b(const ScheduleShape& shape, int rank) {
   const int warmup = std::min((v - 1) * rounds.largest() + 2 * hops_to_last, total);
   const int first_backward = v * p + 2 * hops_to_last;
   const int wait = std::max(0, first_backward - (rank + warmup));
-  Table table(looped_stages(shape, rank), static_cast<std::size_t>(rank + wait + 2 * total + warmup));
+  Table table(looped_stages(shape, rank), 2 * forwards.size(), idle, rank + wait + warmup);
 
   table.idle(rank);
   for (int i = 0; i < warmup; ++i) table.forward(forwards[static_cast<std::size_t>(i)]);

@@ -11,13 +11,13 @@
 namespace penstock::schedule::generators {
 namespace {
 
-ActionList order_of(const ScheduleShape& shape, const Rounds& rounds, int rank) {
+ActionList order_of(const ScheduleShape& shape, const Rounds& rounds, int rank, IdleSlots idle) {
   const std::vector<int> forwards = rounds.forward_order();
   const std::vector<int> backwards = rounds.backward_order();
   const int total = static_cast<int>(forwards.size());
   const int hops_to_last = shape.ranks - 1 - rank;
   const int warmup = std::min((shape.stages_per_rank - 1) * rounds.largest() + hops_to_last, total);
-  Table table(looped_stages(shape, rank), static_cast<std::size_t>(rank + hops_to_last + 3 * total));
+  Table table(looped_stages(shape, rank), 3 * forwards.size(), idle, rank + hops_to_last);
 
   table.idle(rank);
   for (int i = 0; i < warmup; ++i) table.forward(forwards[static_cast<std::size_t>(i)]);
@@ -34,11 +34,12 @@ ActionList order_of(const ScheduleShape& shape, const Rounds& rounds, int rank) 
 
 }  // namespace
 
-std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape) {
+std::vector<ActionList> interleaved_zero_bubble(const ScheduleShape& shape, IdleSlots idle) {
   const Rounds rounds(shape);
   std::vector<ActionList> orders;
   orders.reserve(static_cast<std::size_t>(shape.ranks));
-  for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank));
+  for (int rank = 0; rank < shape.ranks; ++rank) orders.push_back(order_of(shape, rounds, rank, idle));
+  if (idle == IdleSlots::Omit) return orders;
   // Inserts idle slots before forward passes whose input is not ready yet. (Not before I, as in
   // torch.distributed.)
   return align(orders, Wiring(shape.num_stages()), {shape.microbatches, AlignBy::Forwards});

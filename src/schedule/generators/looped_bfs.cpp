@@ -5,18 +5,21 @@
 
 namespace penstock::schedule::generators {
 
-ActionList looped_bfs(const ScheduleShape& shape, int rank) {
+ActionList looped_bfs(const ScheduleShape& shape, int rank, IdleSlots idle) {
   const int v = shape.stages_per_rank;
   const int m = shape.microbatches;
   const int hops_to_last = shape.ranks - 1 - rank;
   ActionList list;
-  list.reserve(static_cast<std::size_t>(rank + 2 * hops_to_last + 2 * v * m));
-  list.resize(static_cast<std::size_t>(rank));
+  const auto wait = [&](int slots) {
+    if (idle == IdleSlots::Keep) list.resize(list.size() + static_cast<std::size_t>(slots));
+  };
+  list.reserve(static_cast<std::size_t>(2 * v * m + (idle == IdleSlots::Keep ? rank + 2 * hops_to_last : 0)));
+  wait(rank);
   for (int local = 0; local < v; ++local) {
     for (int i = 0; i < m; ++i)
       list.push_back(Action::forward(StageId(rank + local * shape.ranks), MicrobatchId(i)));
   }
-  list.resize(list.size() + static_cast<std::size_t>(2 * hops_to_last));
+  wait(2 * hops_to_last);
   for (int local = v - 1; local >= 0; --local) {
     for (int i = m - 1; i >= 0; --i)
       list.push_back(Action::backward(StageId(rank + local * shape.ranks), MicrobatchId(i)));

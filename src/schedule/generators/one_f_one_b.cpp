@@ -8,7 +8,7 @@
 
 namespace penstock::schedule::generators {
 
-ActionList one_f_one_b(const ScheduleShape& shape, int rank) {
+ActionList one_f_one_b(const ScheduleShape& shape, int rank, IdleSlots) {
   const int m = shape.microbatches;
   const int warmup = std::min(m, shape.ranks - rank);
   Table table({rank}, 2 * static_cast<std::size_t>(m));

@@ -5,11 +5,11 @@
 
 namespace penstock::schedule::generators {
 
-std::vector<ActionList> v_half(const ScheduleShape& shape) {
+std::vector<ActionList> v_half(const ScheduleShape& shape, IdleSlots idle) {
   // 20 of 216 combinations of waits avoid collisions; this one uses the least memory, then the least time.
   const bool even = shape.ranks % 2 == 0;
   const std::array<int, 3> waits = even ? std::array{3, 0, 4} : std::array{1, 0, 0};
-  return repeat_block(shape, {.forward0 = 2, .forward1 = 1, .input1 = 2, .input0 = 1, .waits = waits});
+  return repeat_block(shape, {.forward0 = 2, .forward1 = 1, .input1 = 2, .input0 = 1, .waits = waits}, idle);
 }
 
 }  // namespace penstock::schedule::generators

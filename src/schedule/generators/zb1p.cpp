@@ -8,11 +8,11 @@
 
 namespace penstock::schedule::generators {
 
-ActionList zb1p(const ScheduleShape& shape, int rank) {
+ActionList zb1p(const ScheduleShape& shape, int rank, IdleSlots idle) {
   const int m = shape.microbatches;
   const int hops_to_last = shape.ranks - 1 - rank;
   const int warmup = std::min(hops_to_last, m);
-  Table table({rank}, static_cast<std::size_t>(rank + hops_to_last + 3 * m));
+  Table table({rank}, 3 * static_cast<std::size_t>(m), idle, rank + hops_to_last);
 
   table.idle(rank);
   for (int i = 0; i < warmup; ++i) table.forward(0);

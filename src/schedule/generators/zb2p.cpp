@@ -9,11 +9,11 @@
 
 namespace penstock::schedule::generators {
 
-ActionList zb2p(const ScheduleShape& shape, int rank) {
+ActionList zb2p(const ScheduleShape& shape, int rank, IdleSlots idle) {
   const int m = shape.microbatches;
   const int hops_to_last = shape.ranks - 1 - rank;
   const int warmup = std::min(2 * hops_to_last + 1, m);
-  Table table({rank}, static_cast<std::size_t>(rank + 3 * m));
+  Table table({rank}, 3 * static_cast<std::size_t>(m), idle, rank);
 
   table.idle(rank);
   for (int i = 0; i < warmup; ++i) table.forward(0);

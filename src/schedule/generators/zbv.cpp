@@ -8,10 +8,13 @@
 
 namespace penstock::schedule::generators {
 
-ActionList zbv(const ScheduleShape& shape, int rank) {
+ActionList zbv(const ScheduleShape& shape, int rank, IdleSlots idle) {
   const int p = shape.ranks;
   const int m = std::max(2 * p - 1, shape.microbatches);
-  Table table(v_stages(shape, rank), static_cast<std::size_t>(rank + 6 * m));
+  const int missing = m - shape.microbatches;
+  Table table(v_stages(shape, rank), 6 * static_cast<std::size_t>(shape.microbatches), idle,
+              rank + 6 * missing);
+  table.omit_from(shape.microbatches);
   const auto full = [&](int local) {
     table.input(local);
     table.weight(local);
@@ -43,12 +46,7 @@ ActionList zbv(const ScheduleShape& shape, int rank) {
   for (int i = 0; i < p - rank; ++i) full(0);
   while (table.weights(1) < table.inputs(1)) table.weight(1);
   while (table.weights(0) < table.inputs(0)) table.weight(0);
-
-  ActionList list = std::move(table).take_list();
-  for (Action& action : list) {
-    if (!action.is_idle() && action.microbatch().value >= shape.microbatches) action = Action();
-  }
-  return list;
+  return std::move(table).take_list();
 }
 
 }  // namespace penstock::schedule::generators

@@ -8,6 +8,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -15,6 +16,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace penstock::train {
@@ -151,6 +153,13 @@ void adagrad(const at::Tensor& value, const at::Tensor& grad, const at::Tensor& 
   }
 }
 
+// The fused kernel exists only for the CPU.
+bool can_fuse_adagrad(const std::vector<at::Tensor>& values) {
+  return std::all_of(values.begin(), values.end(), [](const at::Tensor& value) {
+    return value.is_cpu() && value.is_non_overlapping_and_dense();
+  });
+}
+
 void rms_prop(const at::Tensor& value, const at::Tensor& grad, const at::Tensor& square_avg,
               const at::Tensor& grad_avg, const at::Tensor& momentum, double rate, double weight_decay,
               const OptimizerOptions& options) {
@@ -204,6 +213,11 @@ void Optimizer::update(const Members& members, double rate, double weight_decay)
     case OptimizerKind::Adam:
       return fused([](auto&&... args) { at::_fused_adam_(args...); });
     case OptimizerKind::Adagrad:
+      if (can_fuse_adagrad(batch.values)) {
+        at::_fused_adagrad_(batch.values, batch.grads, batch.state("sum"), batch.counts, rate,
+                            options_.rate_decay, weight_decay, epsilon_of(options_), /*maximize=*/false);
+        return;
+      }
       for (std::size_t i = 0; i < batch.values.size(); ++i)
         adagrad(batch.values[i], batch.grads[i], state("sum", i), batch.counts[i], rate, weight_decay,
                 options_);

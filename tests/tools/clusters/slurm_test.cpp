@@ -52,8 +52,8 @@ TEST(ToolSlurm, SrunStartsRanksOfProgram) {
 TEST(ToolSlurm, SrunWithPmixStartsRanksOfProgram) {
   const ClusterRun run = on_cluster(
       "srun --mpi=list 2>&1 | grep -q pmix || exit 3\n"
-      "! srun --mpi=pmix -n1 true 2>&1 | grep -q 'can not load PMIx library' || exit 4\n"
-      "srun --mpi=pmix -n1 sh -c 'echo pmix rank $PMIX_RANK'\n"
+      "srun --mpi=pmix -n1 sh -c 'echo pmix rank $PMIX_RANK' 2> probe\n"
+      "! grep 'can not load PMIx library' probe || exit 4\n"
       "PENSTOCK_LOG=info srun --mpi=pmix -K -N2 -n2 " +
       kDdp);
   if (!run.skipped.empty()) GTEST_SKIP() << run.skipped;

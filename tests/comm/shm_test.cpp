@@ -8,6 +8,7 @@
 #include <penstock/base/error.h>
 
 #include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <random>
 #include <thread>
@@ -391,6 +394,71 @@ TEST_P(CommShmCollectives, ReduceScatterEqualsSumInRankOrder) {
       EXPECT_TRUE(at::equal(output, sum.view({ranks, -1})[rank])) << elements << " rank " << rank;
     });
   }
+}
+
+//! The sum of `a` and `b`, element by element and without libtorch's operators on tensors.
+at::Tensor sum_of(const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor sum = at::empty_like(a);
+  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kBool, at::kHalf, at::kBFloat16, a.scalar_type(), "sum_of", [&] {
+    for (std::int64_t i = 0; i < a.numel(); ++i) {
+      const scalar_t x = a.const_data_ptr<scalar_t>()[i], y = b.const_data_ptr<scalar_t>()[i];
+      scalar_t& into = sum.mutable_data_ptr<scalar_t>()[i];
+      if constexpr (std::is_same_v<scalar_t, bool>) {
+        into = x || y;
+      } else {
+        into = static_cast<scalar_t>(x + y);
+      }
+    }
+  });
+  return sum;
+}
+
+TEST_P(CommShmCollectives, SumsEveryType) {
+  const int ranks = std::get<0>(GetParam());
+  for (const at::ScalarType type : {at::kBool, at::kChar, at::kShort, at::kByte, at::kHalf, at::kBFloat16,
+                                    at::kComplexFloat, at::kComplexDouble}) {
+    const auto value = [type](int rank) {
+      const at::Tensor whole = at::arange(10'001, at::kLong).mul(7 * rank + 3).remainder(251).sub(120);
+      if (type == at::kBool) return whole.remainder(5).eq(rank % 5);
+      if (c10::isComplexType(type)) return at::complex(whole * 0.3, whole.flip(0) * 0.7).to(type);
+      return c10::isFloatingType(type) ? (whole * 0.37).to(type) : whole.to(type);
+    };
+    at::Tensor expected = value(0);
+    for (int rank = 1; rank < ranks; ++rank) expected = sum_of(expected, value(rank));
+    run([&](Channel& channel, int rank) {
+      const at::Tensor tensor = value(rank);
+      finish(channel, channel.all_reduce(tensor, c10d::ReduceOp::SUM));
+      EXPECT_TRUE(at::equal(tensor, expected)) << c10::toString(type) << " rank " << rank;
+    });
+  }
+}
+
+// A NaN of any rank is the result, as in libtorch.
+TEST_P(CommShmCollectives, MinimumAndMaximumKeepNotANumber) {
+  const int ranks = std::get<0>(GetParam());
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    for (const bool least : {true, false}) {
+      run([&](Channel& channel, int rank) {
+        const at::Tensor tensor =
+            at::tensor({rank == ranks - 1 ? nan : 1.0, rank == 0 ? nan : 2.0, 4.0 + rank, -8.0 - rank},
+                       at::kDouble)
+                .to(type);
+        finish(channel, channel.all_reduce(tensor, least ? c10d::ReduceOp::MIN : c10d::ReduceOp::MAX));
+        EXPECT_TRUE(std::isnan(tensor[0].item<double>()) && std::isnan(tensor[1].item<double>()));
+        EXPECT_EQ(tensor[2].item<double>(), least ? 4 : 3 + ranks);
+        EXPECT_EQ(tensor[3].item<double>(), least ? -7 - ranks : -8);
+      });
+    }
+  }
+  run([&](Channel& channel, int rank) {
+    const at::Tensor all = at::tensor({1, rank == 0 ? 0 : 1}, at::kInt).to(at::kBool);
+    const at::Tensor any = at::tensor({0, rank == 0 ? 1 : 0}, at::kInt).to(at::kBool);
+    finish(channel, channel.all_reduce(all, c10d::ReduceOp::MIN));
+    finish(channel, channel.all_reduce(any, c10d::ReduceOp::MAX));
+    EXPECT_TRUE(all[0].item<bool>() && !all[1].item<bool>());
+    EXPECT_TRUE(!any[0].item<bool>() && any[1].item<bool>());
+  });
 }
 
 // Ranks start several collectives and wait for them in different orders.

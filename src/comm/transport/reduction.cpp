@@ -9,6 +9,7 @@
 namespace penstock::comm {
 
 void reduce_into(const at::Tensor& sum, const at::Tensor& next, const c10d::ReduceOp& op) {
+  at::Tensor into = sum;  // the same tensor: operators with an output take a reference that is not const
   switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
     case c10d::ReduceOp::SUM:
     case c10d::ReduceOp::AVG:
@@ -18,10 +19,10 @@ void reduce_into(const at::Tensor& sum, const at::Tensor& next, const c10d::Redu
       sum.mul_(next);
       return;
     case c10d::ReduceOp::MIN:
-      sum.copy_(at::minimum(sum, next));
+      at::minimum_out(into, sum, next);
       return;
     case c10d::ReduceOp::MAX:
-      sum.copy_(at::maximum(sum, next));
+      at::maximum_out(into, sum, next);
       return;
     case c10d::ReduceOp::BAND:
       sum.bitwise_and_(next);

@@ -140,6 +140,8 @@ struct LossOptions {
 struct ArchiveOptions {
   std::filesystem::path file{};  //!< a .pt2 archive
   pipe::SplitPoints split{};     //!< empty: balanced
+  //! Where stages 1, 2, … start, instead of `split`: indices of operators of the graph, with adapters.
+  graph::SplitPositions positions{};
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   LossKind loss = LossKind::CrossEntropy;
   LossOptions loss_options{};

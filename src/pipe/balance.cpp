@@ -10,8 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <numeric>
-#include <set>
 
 namespace penstock::pipe {
 namespace {
@@ -30,45 +28,18 @@ graph::SplitPositions candidates(const graph::Graph& graph, const std::vector<st
   return positions;
 }
 
-//! Returns at most `most` - 1 legal split positions at about equal intervals of time. Picks the position with
-//! the fewest crossing bytes in each interval.
-graph::SplitPositions pick_positions(const graph::Graph& graph, const std::vector<std::uint64_t>& crossing,
-                                     std::span<const double> seconds, std::size_t most) {
-  graph::SplitPositions legal = legal_split_positions(graph);
-  if (legal.size() < most) return legal;
-  std::vector<double> sums(seconds.size() + 1, 0);
-  std::partial_sum(seconds.begin(), seconds.end(), sums.begin() + 1);
-  graph::SplitPositions positions;
-  std::size_t interval = most;  // the interval of the previous position
-  for (const std::size_t position : legal) {
-    const double fraction = sums.back() > 0 ? sums[position] / sums.back() : 0;
-    const auto this_interval = static_cast<std::size_t>(fraction * static_cast<double>(most - 1));
-    if (this_interval != interval && positions.size() + 1 < most) {
-      positions.push_back(position);
-    } else if (this_interval == interval && crossing[position] < crossing[positions.back()]) {
-      positions.back() = position;
-    }
-    interval = this_interval;
-  }
-  return positions;
-}
-
 }  // namespace
 
-std::vector<double> parameter_weights(const graph::Graph& graph) {
+std::vector<std::vector<std::size_t>> first_reads_of_parameters(const graph::Graph& graph) {
   const std::vector<bool> recomputed = recomputed_values(graph);
-  std::vector<double> bytes_of(graph.values.size(), 0);
   // The parameters that a value is a view of: a stage that reads the view holds the parameter.
-  std::vector<std::vector<graph::ValueId>> parameters(graph.values.size());
-  for (const graph::Slot& slot : graph.slots) {
-    const auto& meta = graph.value(slot.value).meta;
-    if (slot.kind != graph::Slot::Kind::Parameter || !meta) continue;
-    bytes_of[slot.value.index()] = static_cast<double>(meta->nbytes());
-    parameters[slot.value.index()] = {slot.value};
-  }
-  std::vector<double> weights(graph.nodes.size(), 0);
+  std::vector<std::vector<std::size_t>> parameters(graph.values.size());
+  for (std::size_t i = 0; i < graph.slots.size(); ++i)
+    if (graph.slots[i].kind == graph::Slot::Kind::Parameter) parameters[graph.slots[i].value.index()] = {i};
+  std::vector<bool> is_read(graph.slots.size(), false);
+  std::vector<std::vector<std::size_t>> first(graph.nodes.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    std::vector<graph::ValueId> read;
+    std::vector<std::size_t> read;
     for_each_read(graph.nodes[i], [&](graph::ValueId id) {
       const auto& under = parameters[id.index()];
       read.insert(read.end(), under.begin(), under.end());
@@ -81,7 +52,21 @@ std::vector<double> parameter_weights(const graph::Graph& graph) {
       parameters[id.index()] = read;
     });
     if (view) continue;
-    for (const graph::ValueId id : read) weights[i] += std::exchange(bytes_of[id.index()], 0);
+    for (const std::size_t slot : read) {
+      if (!is_read[slot]) first[i].push_back(slot);
+      is_read[slot] = true;
+    }
+  }
+  return first;
+}
+
+std::vector<double> parameter_weights(const graph::Graph& graph) {
+  std::vector<double> weights;
+  for (const std::vector<std::size_t>& slots : first_reads_of_parameters(graph)) {
+    weights.push_back(0);
+    for (const std::size_t slot : slots)
+      if (const auto& meta = graph.value(graph.slots[slot].value).meta)
+        weights.back() += static_cast<double>(meta->nbytes());
   }
   return weights;
 }
@@ -195,41 +180,6 @@ plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second)
     }
   }
   return costs;
-}
-
-std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const double> seconds,
-                                      std::size_t most) {
-  if (seconds.size() != graph.nodes.size()) throw UsageError("`seconds` must have one entry per node");
-  const std::vector<std::uint64_t> crossing = crossing_bytes(graph);
-  const std::vector<double> parameters = parameter_weights(graph);
-  const std::vector<bool> recomputed = recomputed_values(graph);
-  graph::SplitPositions bounds = pick_positions(graph, crossing, seconds, most);
-  bounds.insert(bounds.begin(), 0);
-  bounds.push_back(graph.nodes.size());
-  std::vector<plan::Layer> layers;
-  for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
-    const std::size_t begin = bounds[i], end = bounds[i + 1];
-    plan::Layer layer{.name = {}, .costs = {.forward = 0, .input = 0, .weight = 0, .activation_bytes = 0}};
-    for (std::size_t n = begin; n < end; ++n) {
-      const graph::Node& node = graph.nodes[n];
-      layer.costs.forward += seconds[n];
-      layer.costs.activation_bytes += node_result_bytes(graph, node);
-      layer.costs.parameter_bytes += static_cast<std::uint64_t>(parameters[n]);
-      bool works = false;  // the first node with a tensor result that is not recomputed names the layer
-      for_each_result(node, [&](graph::ValueId id) {
-        works = works || (graph.value(id).type == graph::ValueType::Tensor && !recomputed[id.index()]);
-      });
-      if (!layer.name.empty() || !works) continue;
-      layer.name = (node.module.empty() ? "" : node.module + " ") + node.name();
-    }
-    layer.costs.input = layer.costs.forward;
-    layer.costs.weight = layer.costs.parameter_bytes > 0 ? layer.costs.forward : 0;
-    layer.costs.gradient_bytes = layer.costs.parameter_bytes;
-    layer.costs.input_bytes = crossing[begin];
-    layer.costs.output_bytes = crossing[end];
-    layers.push_back(std::move(layer));
-  }
-  return layers;
 }
 
 }  // namespace penstock::pipe

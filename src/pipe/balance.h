@@ -11,7 +11,11 @@
 
 namespace penstock::pipe {
 
-//! Returns, per node, the bytes of the parameters that it is the first to read, directly or through a view.
+//! Returns, per node, the indices of the slots of the parameters that it is the first to read, directly or
+//! through a view.
+std::vector<std::vector<std::size_t>> first_reads_of_parameters(const graph::Graph& graph);
+
+//! Returns, per node, the bytes of these parameters.
 std::vector<double> parameter_weights(const graph::Graph& graph);
 
 //! Returns the estimated FLOPs per node.
@@ -27,11 +31,5 @@ std::vector<std::uint64_t> crossing_bytes(const graph::Graph& graph);
 //! Estimates the costs of the stages for the planner: times are FLOPs / `flops_per_second`, bytes follow from
 //! sizes. A backward pass takes twice as long as a forward pass, half of it for the input gradients.
 plan::Costs stage_costs(const graph::SplitGraph& split, double flops_per_second = 1e11);
-
-//! Groups the nodes into at most `most` layers of similar time for the planner. Layers begin at split
-//! positions where few bytes cross and are named by module and operator. `seconds` holds the forward time per
-//! node. A backward pass takes twice as long, half of it for the weight gradients if the layer has weights.
-std::vector<plan::Layer> graph_layers(const graph::Graph& graph, std::span<const double> seconds,
-                                      std::size_t most = 64);
 
 }  // namespace penstock::pipe

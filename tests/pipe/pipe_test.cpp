@@ -1,5 +1,8 @@
 // Tests of Pipe: its description of stages, and results that match the model.
+#include "graph/passes/graph_costs.h"
 #include "pipe/balance.h"
+#include "pipe/graph_layers.h"
+#include "pipe/recomputed_graph.h"
 #include "support/error_message.h"
 #include "support/models/capture_models.h"
 #include "support/same_bits.h"
@@ -205,6 +208,43 @@ TEST(PipeBalance, KeepsWeightWithItsTranspose) {
       EXPECT_EQ(pipe.split().stages[static_cast<std::size_t>(s)].sources.size(), 1U);
     }
     EXPECT_TRUE(same_bits(pipe.forward({x}).toTensor(), forward({x}, {}).toTensor()));
+  }
+}
+
+TEST(PipeBalance, LayersAndModulesOfGraphAddUp) {
+  Pipe pipe = load_pt2(archive("gpt.pt2"), Balanced{1});
+  const graph::Graph& graph = pipe.graph();
+  const std::vector<double> seconds = flop_weights(graph);
+  const std::vector<GraphLayer> layers = graph_layers(graph, seconds, 1000);  // at every split position
+  plan::StageCosts sum{.forward = 0, .activation_bytes = 0};
+  std::set<std::size_t> slots;
+  for (const GraphLayer& one : layers) {
+    sum.forward += one.layer.costs.forward;
+    sum.activation_bytes += one.layer.costs.activation_bytes;
+    sum.parameter_bytes += one.layer.costs.parameter_bytes;
+    for (const std::size_t slot : one.parameters) EXPECT_TRUE(slots.insert(slot).second);
+  }
+  const graph::GraphCosts costs = graph_costs(graph);
+  EXPECT_NEAR(sum.forward, costs.flops, 1e-6 * costs.flops);
+  EXPECT_EQ(sum.activation_bytes, costs.activation_bytes);
+  EXPECT_EQ(sum.parameter_bytes, costs.parameter_bytes);
+
+  // One layer that contains each module: nothing crosses a boundary.
+  const std::vector<GraphLayer> whole = graph_layers(graph, seconds, 1);
+  const auto modules = recomputable_modules(graph, whole, seconds);
+  ASSERT_GE(modules.size(), 2U);
+  for (const plan::RecomputableModule& module : modules) {
+    const RecomputedCosts expected = recomputed_costs(graph, {module.name});
+    ASSERT_EQ(module.parts.size(), 1U);
+    EXPECT_EQ(module.bytes(), expected.bytes) << module.name;
+    EXPECT_NEAR(module.parts[0].time, expected.flops, 1e-6 * expected.flops);
+  }
+  // Layers that divide a module keep the values that cross.
+  const auto divided = recomputable_modules(graph, layers, seconds);
+  ASSERT_EQ(divided.size(), modules.size());
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    EXPECT_EQ(divided[i].name, modules[i].name);
+    EXPECT_LT(divided[i].bytes(), modules[i].bytes());
   }
 }
 

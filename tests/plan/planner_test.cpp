@@ -11,7 +11,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
+#include <span>
+#include <string>
 
 namespace penstock::plan {
 namespace {
@@ -101,6 +104,101 @@ TEST(PlanPlanner, ChoosesRecomputationIfNothingElseFits) {
   const PlanResult nothing = plan_layers(layers, {}, {.ranks = 2, .microbatches = {8}, .memory_cap = 300});
   EXPECT_NE(nothing.plans.front().verdict, PlanVerdict::Best);
   EXPECT_FALSE(nothing.schedule);
+}
+
+//! The activations of each layer but the last can be recomputed: all but 10 bytes.
+std::vector<RecomputableModule> modules_of(const std::vector<Layer>& layers) {
+  std::vector<RecomputableModule> modules;
+  for (int i = 0; i + 1 < static_cast<int>(layers.size()); ++i) {
+    const StageCosts& costs = layers[static_cast<std::size_t>(i)].costs;
+    modules.push_back({.name = "m" + std::to_string(i),
+                       .parts = {{.layer = i, .bytes = costs.activation_bytes - 10, .time = costs.forward}}});
+  }
+  return modules;
+}
+
+//! The shortest step over all partitions and all numbers of recomputed modules, by trying all; infinity if
+//! nothing fits. Memory: that of the simulator and the largest module, which is recomputed in a backward
+//! pass.
+double best_time_by_brute_force(const std::vector<Layer>& layers,
+                                const std::vector<RecomputableModule>& modules,
+                                const schedule::Program& program, std::uint64_t cap) {
+  double best = std::numeric_limits<double>::infinity();
+  const int count = static_cast<int>(layers.size());
+  for (std::size_t chosen = 0; chosen <= modules.size(); ++chosen) {
+    std::vector<Layer> changed = layers;
+    std::uint64_t largest = 0;
+    for (std::size_t i = 0; i < chosen; ++i) {
+      StageCosts& costs = changed[i].costs;
+      costs.input += modules[i].parts[0].time;
+      costs.activation_bytes -= modules[i].parts[0].bytes;
+      largest = std::max(largest, modules[i].parts[0].bytes);
+    }
+    for (int a = 1; a < count; ++a) {
+      for (int b = a + 1; b < count; ++b) {
+        const std::span<const Layer> all(changed);
+        const auto part = [&](int from, int to) {
+          return merge_layers(
+              all.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from)));
+        };
+        Costs costs;
+        costs.stages = {part(0, a), part(a, b), part(b, count)};
+        const Simulation result = simulate(program, costs);
+        if (result.peak_memory() + largest <= cap) best = std::min(best, result.step_time);
+      }
+    }
+  }
+  return best;
+}
+
+TEST(PlanPlanner, RecomputesModulesWithShortestStepThatFits) {
+  std::vector<Layer> layers = model(8);
+  for (Layer& layer : layers) layer.costs.weight_bytes = 0;
+  const std::vector<RecomputableModule> modules = modules_of(layers);
+  std::set<std::size_t> numbers;
+  for (const schedule::ScheduleKind kind :
+       {schedule::ScheduleKind::OneFOneB, schedule::ScheduleKind::GPipe, schedule::ScheduleKind::ZB1P}) {
+    const schedule::Program program =
+        make_program(make_schedule(kind, {3, 1, 5}), schedule::SendMode::Buffered);
+    for (std::uint64_t cap = 500; cap <= 2000; cap += 50) {
+      const PlanOptions options{.ranks = 3,
+                                .microbatches = {5},
+                                .stages_per_rank = {1},
+                                .schedules = {kind},
+                                .memory_cap = cap,
+                                .modules = modules};
+      double found = std::numeric_limits<double>::infinity();
+      for (const Plan& plan : plan_layers(layers, {}, options).plans) {
+        if (plan.recompute || plan.verdict > PlanVerdict::Slower) continue;
+        EXPECT_LE(plan.peak_memory, cap);
+        if (plan.step_time < found) {
+          found = plan.step_time;
+          numbers.insert(plan.recomputed_modules.size());
+        }
+      }
+      EXPECT_EQ(found, best_time_by_brute_force(layers, modules, program, cap))
+          << to_string(ScheduleChoice(kind)) << " " << cap;
+    }
+  }
+  EXPECT_GE(numbers.size(), 4U);  // none, some of them, and almost all
+}
+
+TEST(PlanPlanner, TriesModulesOnlyUnderCapAndWithRecomputation) {
+  const auto layers = model(6);
+  PlanOptions options{.ranks = 2, .microbatches = {4}, .modules = modules_of(layers)};
+  const auto uses_modules = [&] {
+    const PlanResult result = plan_layers(layers, {}, options);
+    return std::any_of(result.plans.begin(), result.plans.end(),
+                       [](const Plan& plan) { return !plan.recomputed_modules.empty(); });
+  };
+  EXPECT_FALSE(uses_modules());
+  options.memory_cap = 700;
+  EXPECT_TRUE(uses_modules());
+  options.recomputation = false;
+  EXPECT_FALSE(uses_modules());
+  options.recomputation = true;
+  options.modules[0].parts[0].layer = 6;
+  EXPECT_ERROR(plan_layers(layers, {}, options), UsageError, "the costs of the module 'm0' are not valid");
 }
 
 TEST(PlanPlanner, ReportsDominantReason) {

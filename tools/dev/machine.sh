@@ -14,6 +14,7 @@ playground_packages=(cmake ninja-build ccache python3 nlohmann-json3-dev emscrip
 newer_clangs=(16 19)  # for the slow tier
 fast_compiler=clang-19  # the compiler of `release` and `debug`, if the system has it (adr/0015)
 python_modules=(numpy safetensors pytest mypy tensorboard tokenizers)  # that tests need in addition to torch
+torch_modules=()  # of the slow tier: they depend on torch, so they are installed without their dependencies
 
 say() { printf 'dev: %s\n' "$*" >&2; }
 die() { printf 'dev: error: %s\n' "$1" >&2; [ -z "${2:-}" ] || printf 'hint: %s\n' "$2" >&2; exit "${3:-1}"; }
@@ -138,10 +139,13 @@ torch_python() {
 # Installs Python packages inside the checkout.
 python_packages() {
   export PYTHONPATH=$PWD/build/python${PYTHONPATH:+:$PYTHONPATH}
-  local imports=$*
+  local imports="$* ${torch_modules[*]}"
+  imports=${imports% }
   [ -n "$PENSTOCK_PYTHON" ] && ! "$PENSTOCK_PYTHON" -c "import ${imports// /, }" 2>/dev/null || return 0
   say "installing Python packages into build/python: $imports"
-  quietly "$PENSTOCK_PYTHON" -m pip install --quiet --no-cache-dir --disable-pip-version-check --target build/python "$@" ||
+  local install=("$PENSTOCK_PYTHON" -m pip install --quiet --no-cache-dir --disable-pip-version-check --target build/python)
+  { quietly "${install[@]}" "$@" &&
+    { [ ${#torch_modules[@]} = 0 ] || quietly "${install[@]}" --no-deps "${torch_modules[@]}"; }; } ||
     say "cannot install these Python packages; what needs them is skipped or fails: $imports"
 }
 

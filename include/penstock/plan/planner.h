@@ -1,6 +1,9 @@
 // The planner: for every schedule, number of stages per rank and number of microbatches, with and without
 // recomputation, it partitions the model and simulates a step. It ranks the plans by predicted time under the
 // memory cap and explains why the others lost.
+//
+// Under a memory cap, it also looks for the modules to recompute instead of whole stages: the first ones, in
+// a given order, as many as make the step shortest.
 #pragma once
 
 #include <penstock/plan/costs.h>
@@ -16,6 +19,21 @@
 
 namespace penstock::plan {
 
+//! A module of a model given as layers, whose activations can be recomputed.
+struct RecomputableModule {
+  //! What recomputation saves and costs in a layer, per microbatch.
+  struct Part {
+    int layer = 0;
+    std::uint64_t bytes = 0;  //!< activations that are not kept
+    double time = 0;          //!< of the forward pass that the backward pass repeats
+  };
+  std::string name;
+  std::vector<Part> parts{};
+
+  //! The activations that are back in memory while the module is recomputed.
+  std::uint64_t bytes() const;
+};
+
 //! The candidates that the planner tries.
 struct PlanOptions {
   int ranks = 1;
@@ -26,6 +44,8 @@ struct PlanOptions {
   std::vector<ScheduleChoice> schedules{};  //!< to try; empty: all with a backward pass, and AutoSchedule
   std::optional<std::uint64_t> memory_cap{};
   bool recomputation = true;  //!< also try recomputation
+  //! Under a memory cap, also recompute the first of these modules, as many as needed (plan_layers).
+  std::vector<RecomputableModule> modules{};
   schedule::SendMode send_mode = schedule::SendMode::Buffered;
 };
 
@@ -47,11 +67,12 @@ struct Plan {
   ScheduleChoice schedule;
   int stages_per_rank = 1;
   int microbatches = 1;
-  bool recompute = false;
+  bool recompute = false;                         //!< of all stages
+  std::vector<std::string> recomputed_modules{};  //!< instead of whole stages
   std::vector<int> first_layer;  //!< per stage, then the number of layers; empty for plan_stages
   double step_time = 0;
-  double bubble = 0;  //!< idle fraction of the step
-  std::uint64_t peak_memory = 0;
+  double bubble = 0;              //!< idle fraction of the step
+  std::uint64_t peak_memory = 0;  //!< with recomputed modules, includes the largest of them
   TimeShares shares;
   PlanVerdict verdict = PlanVerdict::Impossible;
   std::string why;  //!< why the plan is not the best, or why it is impossible

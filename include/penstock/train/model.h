@@ -141,6 +141,8 @@ std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_
 struct ArchiveOptions {
   std::filesystem::path file{};  //!< a .pt2 archive
   pipe::SplitPoints split{};     //!< empty: balanced
+  //! Where stages 1, 2, … start, instead of `split`: indices of operators of the graph, with adapters.
+  graph::SplitPositions positions{};
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   LossKind loss = LossKind::CrossEntropy;
   LossOptions loss_options{};

@@ -85,6 +85,8 @@ struct ParallelOptions {
   int dp = 1;  //!< replicas
   Sharding sharding = Sharding::None;
   ScheduleChoice schedule = schedule::ScheduleKind::OneFOneB;
+  //! A schedule of your own instead of `schedule`. Its counts must equal the others.
+  std::optional<schedule::Schedule> table{};
   std::optional<int> stages_per_rank{};  //!< default: that of the schedule, or 1 for AutoSchedule
   int microbatches = 4;
   bool recompute = false;  //!< keep only the stage inputs of each microbatch and recompute activations

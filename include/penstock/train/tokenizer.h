@@ -19,8 +19,8 @@ class Tokenizer {
   //! One token per byte: 256 tokens, for any text.
   static Tokenizer bytes();
   //! A tokenizer in the format of Hugging Face's `tokenizer.json`: a BPE model on bytes with the split
-  //! pattern of GPT-2, Llama 3 or Qwen 2, without a normalizer. Errors name `where`. Throws ParseError if the
-  //! text is not in this format, UsageError if it needs a feature that is not supported.
+  //! pattern of GPT-2, Llama 3 or Qwen 2, without a normalizer or with NFC. Errors name `where`. Throws
+  //! ParseError if the text is not in this format, UsageError if it needs a feature that is not supported.
   static Tokenizer parse(std::string_view json, const std::string& where);
   //! Reads such a file. Also throws StorageError.
   static Tokenizer load(const std::filesystem::path& file);

@@ -160,6 +160,7 @@ class Run {
 
   schedule::Schedule choose_schedule(const ModelSplit& split) {
     const ParallelOptions& parallel_options = options_.parallel;
+    if (parallel_options.table) return *parallel_options.table;
     if (const auto* kind = std::get_if<schedule::ScheduleKind>(&parallel_options.schedule))
       return schedule_of(parallel_options, *kind);
     if (const std::string stored = checkpoints_.decisions().plan; !stored.empty()) {

@@ -197,7 +197,7 @@ class ArchivedModel : public Model {
     return {archive_->pipe(pipe::Balanced{stages, by}).split_positions()};
   }
 
-  bool has_given_split() const override { return !options().split.empty(); }
+  bool has_given_split() const override { return !options().split.empty() || !options().positions.empty(); }
 
   std::optional<ModelSplit> measured_split(int stages, const Batch& microbatch) const override {
     if (options().balance != pipe::BalanceBy::MeasuredTime) return std::nullopt;
@@ -275,7 +275,9 @@ class ArchivedModel : public Model {
   std::optional<LabelInput> labels() const { return label_input(options().loss_mean); }
 
   ModelSplit split_at_points(int stages) const {
-    ModelSplit split{archive_->pipe(options().split).split_positions()};
+    const auto given = pipe::SplitPolicy([&](const graph::Graph&) { return options().positions; });
+    const pipe::SplitSpec spec = options().positions.empty() ? pipe::SplitSpec(options().split) : given;
+    const ModelSplit split{archive_->pipe(spec).split_positions()};
     if (split.num_stages() == stages) return split;
     throw UsageError(
         str_cat("the split points make ", split.num_stages(), " stages, but the schedule needs ", stages), {},

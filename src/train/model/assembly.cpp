@@ -86,8 +86,26 @@ tensor::DeviceMesh make_mesh(const comm::World& world, const ParallelOptions& op
 }
 
 bool is_auto(const ParallelOptions& options) {
-  return is_auto(options.schedule);
+  return !options.table && is_auto(options.schedule);
 }
+
+namespace {
+
+void check_table(const schedule::Schedule& table, const ParallelOptions& options) {
+  const auto differs = [](const std::string& what, int in_table, int asked) {
+    if (in_table != asked)
+      throw UsageError(
+          str_cat("the table of the schedule has ", in_table, " ", what, ", but the run has ", asked), {},
+          "use the counts for which the table was made");
+  };
+  differs("ranks", table.placement.ranks(), options.pp);
+  differs("microbatches", table.microbatches, options.microbatches);
+  if (options.stages_per_rank) differs("stages", table.num_stages(), options.pp * *options.stages_per_rank);
+  if (!has_backward(table.ranks))
+    throw UsageError("the table of the schedule has no backward pass and cannot train");
+}
+
+}  // namespace
 
 schedule::ScheduleShape checked_shape(const ParallelOptions& options, schedule::ScheduleKind kind) {
   const schedule::ScheduleInfo& info = info_of(kind);
@@ -105,6 +123,10 @@ schedule::Schedule schedule_of(const ParallelOptions& options, schedule::Schedul
 }
 
 int num_stages(const ParallelOptions& options) {
+  if (options.table) {
+    check_table(*options.table, options);
+    return options.table->num_stages();
+  }
   if (is_auto(options)) return options.pp * options.stages_per_rank.value_or(1);
   return checked_shape(options, std::get<schedule::ScheduleKind>(options.schedule)).num_stages();
 }

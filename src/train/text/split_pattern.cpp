@@ -39,33 +39,6 @@ char32_t lower(char32_t code) {
   return code >= 'A' && code <= 'Z' ? code - 'A' + 'a' : code;
 }
 
-// A character of a text.
-struct CodePoint {
-  char32_t code = 0;
-  std::size_t length = 0;  // in bytes
-};
-
-// Decodes the character at byte `at`. Throws UsageError if it is not valid UTF-8.
-CodePoint code_point(std::string_view text, std::size_t at) {
-  const auto first = static_cast<unsigned char>(text[at]);
-  if (first < 0x80) return {first, 1};
-  const std::size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-  char32_t code = first & (0x7fU >> length);
-  bool valid = length > 0 && at + length <= text.size();
-  for (std::size_t i = 1; valid && i < length; ++i) {
-    const auto next = static_cast<unsigned char>(text[at + i]);
-    valid = (next & 0xc0U) == 0x80;
-    code = code << 6 | (next & 0x3fU);
-  }
-  // Overlong encodings, surrogates and numbers beyond Unicode are not valid.
-  valid = valid && !(length == 3 && code < 0x800) && !(length == 4 && (code < 0x10000 || code > 0x10ffff)) &&
-          !(code >= 0xd800 && code < 0xe000);
-  if (!valid)
-    throw UsageError(str_cat("the text is not valid UTF-8 at byte ", at), {},
-                     "convert it to UTF-8, or use the tokenizer `bytes`, which takes any bytes");
-  return {code, length};
-}
-
 // Finds the word that starts at a position. The alternatives are tried in the order of the expression.
 // Positions are those of bytes.
 class WordMatcher {
@@ -137,6 +110,26 @@ class WordMatcher {
 };
 
 }  // namespace
+
+CodePoint code_point(std::string_view text, std::size_t at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  if (first < 0x80) return {first, 1};
+  const std::size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  char32_t code = first & (0x7fU >> length);
+  bool valid = length > 0 && at + length <= text.size();
+  for (std::size_t i = 1; valid && i < length; ++i) {
+    const auto next = static_cast<unsigned char>(text[at + i]);
+    valid = (next & 0xc0U) == 0x80;
+    code = code << 6 | (next & 0x3fU);
+  }
+  // Overlong encodings, surrogates and numbers beyond Unicode are not valid.
+  valid = valid && !(length == 3 && code < 0x800) && !(length == 4 && (code < 0x10000 || code > 0x10ffff)) &&
+          !(code >= 0xd800 && code < 0xe000);
+  if (!valid)
+    throw UsageError(str_cat("the text is not valid UTF-8 at byte ", at), {},
+                     "convert it to UTF-8, or use the tokenizer `bytes`, which takes any bytes");
+  return {code, length};
+}
 
 SplitPattern gpt2_pattern() {
   return kPatterns[0].pattern;

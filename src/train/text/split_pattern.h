@@ -18,6 +18,15 @@ SplitPattern gpt2_pattern();
 //! The pattern with this regular expression; nullopt if it is not one of the known ones.
 std::optional<SplitPattern> split_pattern(std::string_view expression);
 
+//! A character of a text.
+struct CodePoint {
+  char32_t code = 0;
+  std::size_t length = 0;  //!< in bytes
+};
+
+//! Decodes the character at byte `at`. Throws like `check_utf8`.
+CodePoint code_point(std::string_view text, std::size_t at);
+
 //! Throws a UsageError with the offset if the text is not valid UTF-8.
 void check_utf8(std::string_view text);
 

@@ -1,6 +1,7 @@
 // Encodes and decodes text.
 #include "base/io/regular_file.h"
 #include "base/io/storage_error.h"
+#include "train/text/normal_form.h"
 #include "train/text/tokenizer_file.h"
 
 #include <penstock/train/tokenizer.h>
@@ -147,13 +148,16 @@ std::vector<std::uint32_t> Tokenizer::encode(std::string_view text) const {
     for (const char byte : text) tokens.push_back(static_cast<std::uint8_t>(byte));
     return tokens;
   }
-  WordEncoder encoder(*impl_->file);
-  for (const TextPart& part : split_at_added(text, impl_->file->added, false)) {
+  const TokenizerFile& file = *impl_->file;
+  WordEncoder encoder(file);
+  for (const TextPart& part : split_at_added(text, file.added, false)) {
     if (part.token) {
       tokens.push_back(*part.token);
       continue;
     }
-    for (const TextPart& inner : split_at_added(part.text, impl_->file->added, true))
+    const bool composes = file.composes && !precedes_marks(part.text);
+    const std::string composed = composes ? composed_form(part.text) : "";
+    for (const TextPart& inner : split_at_added(composes ? composed : part.text, file.added, true))
       inner.token ? tokens.push_back(*inner.token) : encoder.append(inner.text, tokens);
   }
   return tokens;

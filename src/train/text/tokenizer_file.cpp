@@ -3,6 +3,7 @@
 
 #include "base/io/json_reader.h"
 #include "base/text.h"
+#include "train/text/normal_form.h"
 
 #include <penstock/base/error.h>
 
@@ -55,7 +56,8 @@ class FileReader {
 
   TokenizerFile read(const JsonValue& json) {
     object_at(json, where_);
-    if (optional_field(json, "normalizer", where_) != nullptr) refuse(where_, "a normalizer");
+    if (const JsonValue* const normalizer = optional_field(json, "normalizer", where_))
+      read_normalizer(*normalizer);
     const JsonValue* const splitter = optional_field(json, "pre_tokenizer", where_);
     if (splitter == nullptr) refuse(where_, "a tokenizer without a pre-tokenizer");
     read_splitter(*splitter);
@@ -65,6 +67,19 @@ class FileReader {
   }
 
  private:
+  // NFC, alone or in a list; an empty list does nothing.
+  void read_normalizer(const JsonValue& normalizer) {
+    const std::string where = where_ + ", normalizer", type = text_of(normalizer, "type", where);
+    if (type == "Sequence") {
+      for (const JsonValue& one : array_at(field(normalizer, "normalizers", where), where))
+        read_normalizer(one);
+    } else if (type == "NFC") {
+      file_.composes = true;
+    } else {
+      refuse(where, "a normalizer other than NFC (" + quote(type) + ")");
+    }
+  }
+
   // Either ByteLevel alone, with its own pattern, or a Split followed by ByteLevel without a pattern.
   void read_splitter(const JsonValue& splitter) {
     const std::string where = where_ + ", pre_tokenizer", type = text_of(splitter, "type", where);
@@ -163,7 +178,10 @@ class FileReader {
       // Else the same token would stand for two texts.
       if (!is_new && bytes_of_token(content).value_or(content) != content)
         refuse(where, "the added token " + quote(content) + ", which is also a token of the vocabulary,");
-      file_.added.push_back({content, id, is_set(token, "normalized", where)});
+      const bool normalized = is_set(token, "normalized", where);
+      if (normalized && file_.composes && composed_form(content) != content)
+        refuse(where, "the added token " + quote(content) + ", which the normalizer changes,");
+      file_.added.push_back({content, id, normalized});
     }
   }
 

@@ -27,6 +27,7 @@ struct TokenizerFile {
   BytePairs merges;
   bool ignore_merges = false;  //!< a word that is a token needs no merges
   SplitPattern pattern;
+  bool composes = false;  //!< the text is brought into Unicode's normalization form C first
   std::vector<AddedToken> added;
 };
 

@@ -8,14 +8,19 @@
 #include "config/device.h"
 #include "graph/run/node_profile.h"
 #include "pipe/balance.h"
+#include "pipe/graph_layers.h"
 #include "plan/cost_text.h"
 #include "report/stages.h"
+#include "train/forecast/forecast.h"
 #include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
 #include <penstock/graph/pt2.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <optional>
 
 namespace penstock::tool {
 namespace {
@@ -29,25 +34,76 @@ std::string quoted_toml(std::string_view text) {
   return quoted + "\"";
 }
 
-std::string toml_of(const std::vector<plan::Layer>& layers, const std::string& how) {
+//! The layers of a model and, for `plan`, what a cost file does not contain.
+struct ModelCosts {
+  std::vector<pipe::GraphLayer> layers{};
+  std::vector<plan::RecomputableModule> modules{};
+  std::int64_t microbatch_rows = 0;  //!< 0: unknown
+  bool has_fixed_rows = false;       //!< the model only takes microbatches of that size
+};
+
+//! The first input with rows determines their number.
+void find_rows(ModelCosts& costs, const graph::Graph& exported, const graph::Graph& sized) {
+  for (std::size_t i = 0; i < exported.inputs.size(); ++i) {
+    const auto& meta = exported.value(exported.inputs[i].value).meta;
+    const auto& known = sized.value(sized.inputs[i].value).meta;
+    if (exported.inputs[i].constant || !meta || !known || meta->sizes.empty() || known->sizes.empty())
+      continue;
+    costs.microbatch_rows = known->sizes[0].size;
+    costs.has_fixed_rows = meta->sizes[0].expression.empty();
+    return;
+  }
+}
+
+//! Adds what a run with this optimizer stores in addition for the parameters of the layer.
+void add_training_bytes(pipe::GraphLayer& layer, const graph::Graph& graph,
+                        const train::OptimizerOptions& optimizer, train::ParameterDtype dtype) {
+  std::vector<value::NamedTensor> trained;
+  for (const std::size_t index : layer.parameters) {
+    const graph::Slot& slot = graph.slots[index];
+    const auto& meta = graph.value(slot.value).meta;
+    if (!meta || !slot.requires_grad) continue;
+    const auto options = at::TensorOptions(meta->dtype).device(at::kMeta);
+    trained.push_back({slot.names[0], at::empty({meta->numel()}, options)});
+  }
+  plan::StageCosts& costs = layer.layer.costs;
+  costs.optimizer_bytes = optimizer_bytes(trained, optimizer);
+  if (dtype == train::ParameterDtype::Bfloat16) costs.parameter_bytes += costs.parameter_bytes / 2;  // copies
+}
+
+std::string toml_of(const ModelCosts& costs, const std::string& how) {
   std::string text = "# Times in seconds and sizes in bytes of one microbatch, " + how + ".\n";
-  for (const plan::Layer& layer : layers)
-    text += str_cat("\n[[layers]]\nname = ", quoted_toml(layer.name), "\n", to_toml(layer.costs));
+  for (const pipe::GraphLayer& one : costs.layers)
+    text += str_cat("\n[[layers]]\nname = ", quoted_toml(one.layer.name), "\n", to_toml(one.layer.costs));
   return text;
 }
 
-std::string json_of(const std::vector<plan::Layer>& layers) {
+void write_layer(JsonWriter& json, const pipe::GraphLayer& one) {
+  const plan::StageCosts& costs = one.layer.costs;
+  json.begin_object().field("name", one.layer.name);
+  json.field("first_operator", static_cast<std::uint64_t>(one.position)).field("forward", costs.forward);
+  json.field("input", costs.input).field("weight", costs.weight);
+  json.field("activation_bytes", costs.activation_bytes).field("input_bytes", costs.input_bytes);
+  json.field("output_bytes", costs.output_bytes).field("parameter_bytes", costs.parameter_bytes);
+  json.field("gradient_bytes", costs.gradient_bytes).field("optimizer_bytes", costs.optimizer_bytes);
+  json.end_object();
+}
+
+std::string json_of(const ModelCosts& costs) {
   JsonWriter json;
-  json.begin_array();
-  for (const plan::Layer& layer : layers) {
-    const plan::StageCosts& costs = layer.costs;
-    json.begin_object().field("name", layer.name).field("forward", costs.forward);
-    json.field("input", costs.input).field("weight", costs.weight);
-    json.field("activation_bytes", costs.activation_bytes).field("input_bytes", costs.input_bytes);
-    json.field("output_bytes", costs.output_bytes).field("parameter_bytes", costs.parameter_bytes);
-    json.field("gradient_bytes", costs.gradient_bytes).end_object();
+  json.begin_object().field("microbatch_rows", costs.microbatch_rows);
+  json.field("fixed_rows", costs.has_fixed_rows).key("layers").begin_array();
+  for (const pipe::GraphLayer& layer : costs.layers) write_layer(json, layer);
+  json.end_array().key("modules").begin_array();
+  for (const plan::RecomputableModule& module : costs.modules) {
+    json.begin_object().field("name", module.name).key("parts").begin_array();
+    for (const plan::RecomputableModule::Part& part : module.parts) {
+      json.begin_object().field("layer", part.layer);
+      json.field("bytes", part.bytes).field("time", part.time).end_object();
+    }
+    json.end_array().end_object();
   }
-  json.end_array();
+  json.end_array().end_object();
   return json.text() + "\n";
 }
 
@@ -58,6 +114,8 @@ int costs_command(Arguments& arguments) {
   double flops = kDefaultFlops;
   std::int64_t layers = 64;
   DeviceChoice device = DeviceChoice::Cpu;
+  train::OptimizerOptions optimizer;
+  train::ParameterDtype dtype = train::ParameterDtype::Float32;
   arguments.positional("MODEL.pt2", model, "an archive written by torch.export.save");
   arguments.option("--flops", flops, "floating-point operations per second, used to estimate times");
   arguments.option("--input", input,
@@ -65,6 +123,15 @@ int costs_command(Arguments& arguments) {
   arguments.choice<DeviceChoice>("--device", device, kDeviceChoices, "device on which times are measured");
   arguments.option("--layers", layers,
                    "maximum number of layers; nodes are grouped into layers of similar time");
+  arguments.choice<train::OptimizerKind>(
+      "--optimizer", optimizer.kind,
+      named({train::OptimizerKind::AdamW, train::OptimizerKind::Adam, train::OptimizerKind::Sgd,
+             train::OptimizerKind::Adagrad, train::OptimizerKind::RmsProp}),
+      "optimizer of the run, for the bytes of its states");
+  arguments.option("--momentum", optimizer.momentum, "momentum of sgd and rmsprop");
+  arguments.choice<train::ParameterDtype>(
+      "--param-dtype", dtype, named({train::ParameterDtype::Float32, train::ParameterDtype::Bfloat16}),
+      "dtype of the parameters that stages compute with; bf16: next to float32 master weights");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   if (!(flops > 0)) throw UsageError("--flops must be greater than 0");
@@ -73,28 +140,34 @@ int costs_command(Arguments& arguments) {
     throw UsageError("--device requires --input", {},
                      "add --input FILE.safetensors, or estimate with --flops");
   const graph::Pt2Archive archive = open_archive(model);
-  const graph::Graph& graph = archive.graph();
+  const graph::Graph& exported = archive.graph();
+  std::optional<graph::Graph> sized;
   std::vector<double> seconds;
   if (input.empty()) {
-    seconds = pipe::flop_weights(graph);
+    seconds = pipe::flop_weights(exported);
     for (double& time : seconds) time /= flops;
   } else {
     at::set_num_threads(1);
-    const ModelData data = read_model_data(graph, input);
-    std::vector<c10::IValue> example = data.example(data.microbatches_for(graph, std::nullopt, 1));
+    const ModelData data = read_model_data(exported, input);
+    std::vector<c10::IValue> example = data.example(data.microbatches_for(exported, std::nullopt, 1));
+    sized = sized_graph(exported, example);
     device = resolve_device(device, 1).choice;
     const c10::Device on = device_of(device);
-    graph::GraphModule module(graph, archive.load(graph.slots));
+    graph::GraphModule module(exported, archive.load(exported.slots));
     module.to(on);
     for (c10::IValue& leaf : example)
       if (leaf.isTensor()) leaf = leaf.toTensor().to(on);
     seconds = profile_nodes(module, example);
   }
-  const std::vector<plan::Layer> found = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers));
+  const graph::Graph& graph = sized ? *sized : exported;
+  ModelCosts costs{.layers = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers))};
+  for (pipe::GraphLayer& layer : costs.layers) add_training_bytes(layer, graph, optimizer, dtype);
+  costs.modules = pipe::recomputable_modules(graph, costs.layers, seconds);
+  find_rows(costs, exported, graph);
   const std::string how = input.empty()
                               ? "estimated at " + plan::cost_number(flops) + " operations per second"
                               : str_cat("measured on ", device_of(device).str());
-  write_output(output, arguments.json() ? json_of(found) : toml_of(found, how));
+  write_output(output, arguments.json() ? json_of(costs) : toml_of(costs, how));
   return 0;
 }
 

@@ -8,24 +8,7 @@
 
 #include <penstock/base/error.h>
 
-#include <charconv>
-
 namespace penstock::tool {
-namespace {
-
-graph::SplitPositions read_positions(const std::vector<std::string>& texts) {
-  graph::SplitPositions positions;
-  for (const std::string& text : texts) {
-    std::size_t position = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), position);
-    if (error != std::errc() || end != text.data() + text.size())
-      throw UsageError("--cuts " + quote(text) + " is not a valid operator index");
-    positions.push_back(position);
-  }
-  return positions;
-}
-
-}  // namespace
 
 void SplitOptions::declare(Arguments& arguments) {
   arguments.option("--split", split, "split points: layers.2=beginning,layers.4=end");
@@ -45,7 +28,7 @@ std::optional<pipe::SplitSpec> SplitOptions::spec() const {
     throw UsageError("--split, --cuts and --stages are mutually exclusive", {}, "give only one of them");
   if (!split.empty()) return read_split_points(split);
   if (!positions.empty())
-    return pipe::SplitPolicy([read = read_positions(positions)](const graph::Graph&) { return read; });
+    return pipe::SplitPolicy([read = read_split_positions(positions)](const graph::Graph&) { return read; });
   if (stages) return pipe::Balanced{count_option(*stages, "--stages"), by};
   return std::nullopt;
 }

@@ -11,7 +11,6 @@
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
 #include <penstock/checkpoint/writer.h>
-#include <penstock/schedule/generate.h>
 
 #include <algorithm>
 #include <array>
@@ -65,14 +64,16 @@ void TrainSettings::declare(Settings& s) {
                      named({Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full}),
                      "what the replicas shard: optimizer states, also gradients, or also parameters (full)");
   s.add("--schedule", schedule,
-        "a schedule from penstock schedule --list, or auto: generated for measured costs");
+        "a schedule from penstock schedule --list, auto: generated for measured costs, or a file of penstock "
+        "schedule or plan (FILE.csv)");
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
   s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
-  s.choice<pipe::BalanceBy>("--balance", balance,
-                            named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),
-                            "balance stages by parameter bytes or by measured time (ignored with --split)");
+  s.add("--cuts", cuts, "split positions, as operator indices from 0, instead of --split: 12,40");
+  s.choice<pipe::BalanceBy>(
+      "--balance", balance, named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),
+      "balance stages by parameter bytes or by measured time (ignored with --split and --cuts)");
   s.add("--backend", backend, kBackendHelp);
   s.choice<DeviceChoice>("--device", device, kDeviceChoices, kDeviceHelp);
   s.add("--steps", steps,
@@ -220,6 +221,9 @@ void TrainSettings::resolve() {
                      "give --tp 2 or more");
   read_tensor_plan(tensor_plan);
   read_split_points(split);
+  read_split_positions(cuts);
+  if (!split.empty() && !cuts.empty())
+    throw UsageError("--split and --cuts are mutually exclusive", {}, "give only one of them");
   const ResolvedDevice resolved = resolve_device(device, local_ranks.value_or(counts.all()));
   device = resolved.choice;
   device_reason = resolved.reason;
@@ -238,25 +242,6 @@ void TrainSettings::resolve_steps(std::int64_t count) {
   steps = run.steps = count;
   recipe.resolve_learning_rate(run, built_in());
   train::check(run);
-}
-
-void TrainSettings::resolve_stages() {
-  train::ParallelOptions& parallel = run.parallel;
-  parallel.schedule = train::parse_schedule_choice(schedule);
-  schedule = is_auto(parallel.schedule) ? "auto" : to_string(parallel.schedule);
-  const auto* const kind = std::get_if<schedule::ScheduleKind>(&parallel.schedule);
-  if (stages && *stages % parallel.pp != 0)
-    throw UsageError(
-        str_cat(*stages, " stages cannot be divided evenly among ", parallel.pp, " pipeline ranks"), {},
-        str_cat("make --stages a multiple of ", parallel.pp));
-  if (stages && stages_per_rank && *stages != *stages_per_rank * parallel.pp)
-    throw UsageError(str_cat("--stages ", *stages, " is not --stages-per-rank ", *stages_per_rank, " x ",
-                             parallel.pp, " pipeline ranks"),
-                     {}, "give only one of the two");
-  if (stages) stages_per_rank = *stages / parallel.pp;
-  if (!stages_per_rank) stages_per_rank = kind ? info_of(*kind).default_stages_per_rank : 1;
-  parallel.stages_per_rank = count_option(*stages_per_rank, "--stages-per-rank");
-  stages = *stages_per_rank * parallel.pp;
 }
 
 void TrainSettings::resolve_outputs() {
@@ -345,8 +330,8 @@ bool TrainSettings::reads_tokens() const {
 std::vector<std::string> TrainSettings::idle() const {
   std::vector<std::string> names =
       built_in()
-          ? std::vector<std::string>{"--split",         "--tp-plan",     "--balance",  "--loss",
-                                     "--class-weights", "--loss-output", "--loss-mean"}
+          ? std::vector<std::string>{"--split", "--cuts",          "--tp-plan",     "--balance",
+                                     "--loss",  "--class-weights", "--loss-output", "--loss-mean"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
   for (const auto& others : {idle_for_data(), idle_for_loss()})
@@ -417,6 +402,7 @@ void TrainSettings::refuse_idle(const Settings& settings) const {
 train::ArchiveOptions TrainSettings::archive() const {
   return {.file = model,
           .split = read_split_points(split),
+          .positions = read_split_positions(cuts),
           .balance = balance,
           .loss = recipe.loss,
           .loss_options = recipe.loss_options(),
@@ -431,40 +417,6 @@ std::string fetched_text() {
   const std::filesystem::path bin = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::filesystem::path text = bin.parent_path().parent_path() / "data" / "shakespeare.txt";
   return std::filesystem::exists(text) ? text.string() : "";
-}
-
-parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries) {
-  parallel::ParallelPlan plan;
-  for (const std::string& entry : entries) {
-    const auto equals = entry.find('=');
-    const std::string path = entry.substr(0, equals),
-                      style = equals == std::string::npos ? "" : entry.substr(equals + 1);
-    if (!path.empty() && style == "colwise") {
-      plan.emplace_back(path, parallel::ColwiseParallel());
-    } else if (!path.empty() && style == "rowwise") {
-      plan.emplace_back(path, parallel::RowwiseParallel());
-    } else if (!path.empty() && style == "sequence") {
-      plan.emplace_back(path, parallel::SequenceParallel());
-    } else {
-      throw UsageError("--tp-plan " + quote(entry) +
-                           " is not of the form MODULE=colwise, MODULE=rowwise or MODULE=sequence",
-                       {}, "for example --tp-plan 'blocks.*.up=colwise,blocks.*.down=rowwise'");
-    }
-  }
-  return plan;
-}
-
-pipe::SplitPoints read_split_points(const std::vector<std::string>& entries) {
-  pipe::SplitPoints points;
-  for (const std::string& entry : entries) {
-    const auto equals = entry.find('=');
-    const std::string side = equals == std::string::npos ? "" : entry.substr(equals + 1);
-    if (equals == 0 || (side != "beginning" && side != "end"))
-      throw UsageError("--split " + quote(entry) + " is not of the form MODULE=beginning or MODULE=end", {},
-                       "for example --split layers.2=beginning");
-    points[entry.substr(0, equals)] = side == "end" ? graph::SplitPoint::End : graph::SplitPoint::Beginning;
-  }
-  return points;
 }
 
 }  // namespace penstock::tool

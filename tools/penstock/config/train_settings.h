@@ -34,7 +34,7 @@ struct TrainSettings {
   RecipeSettings recipe;
   WeightSettings weights;
   LoraSettings adapters;
-  std::vector<std::string> split, tensor_plan;
+  std::vector<std::string> split, cuts, tensor_plan;
   std::string backend = "auto", schedule = "1F1B", loss_output, config;
   std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,
       failure_log;                // empty: none
@@ -105,6 +105,8 @@ struct TrainSettings {
   std::vector<std::string> idle_for_loss() const;
   bool computes_loss() const;
   void resolve_epochs();
+  //! Reads the schedule from a file.
+  void read_table();
   void resolve_stages();
   void resolve_outputs();
   //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories
@@ -120,6 +122,9 @@ struct TrainSettings {
 
 //! Path of the text that `./dev train` downloads to the build directory, or empty if it does not exist.
 std::string fetched_text();
+
+//! Parses operator indices: the values of `--cuts`.
+graph::SplitPositions read_split_positions(const std::vector<std::string>& texts);
 
 //! Parses `layers.2=beginning,layers.4=end`.
 pipe::SplitPoints read_split_points(const std::vector<std::string>& entries);

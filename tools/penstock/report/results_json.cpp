@@ -100,7 +100,8 @@ void write_validation(JsonWriter& out, const schedule::ScheduleFile& file, const
   out.end_object();
 }
 
-void write_plans(JsonWriter& out, const std::vector<plan::Plan>& plans) {
+void write_plans(JsonWriter& out, const std::vector<plan::Plan>& plans,
+                 const std::vector<std::string>& train_command) {
   out.begin_array();
   for (const plan::Plan& plan : plans) {
     out.begin_object()
@@ -109,6 +110,14 @@ void write_plans(JsonWriter& out, const std::vector<plan::Plan>& plans) {
     out.field("microbatches", plan.microbatches)
         .field("recompute", plan.recompute)
         .field("verdict", verdict_name(plan.verdict));
+    out.key("recompute_modules").begin_array();
+    for (const std::string& module : plan.recomputed_modules) out.value(module);
+    out.end_array();
+    if (&plan == plans.data() && !train_command.empty()) {
+      out.key("train_command").begin_array();
+      for (const std::string& word : train_command) out.value(word);
+      out.end_array();
+    }
     out.field("why", plan.why).key("first_layer").begin_array();
     for (const int layer : plan.first_layer) out.value(layer);
     out.end_array();

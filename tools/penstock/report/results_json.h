@@ -7,6 +7,9 @@
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/csv.h>
 
+#include <string>
+#include <vector>
+
 namespace penstock::tool {
 
 //! A list with the properties of every named schedule.
@@ -21,7 +24,9 @@ void write_simulation(JsonWriter& out, const schedule::Program& program, const p
 void write_validation(JsonWriter& out, const schedule::ScheduleFile& file, const Diagnostics& problems,
                       const schedule::Verdict* verdict, bool valid);
 
-//! A list of plans, best first.
-void write_plans(JsonWriter& out, const std::vector<plan::Plan>& plans);
+//! A list of plans, best first. `train_command` is the command that trains with the first one; it is left out
+//! if empty.
+void write_plans(JsonWriter& out, const std::vector<plan::Plan>& plans,
+                 const std::vector<std::string>& train_command = {});
 
 }  // namespace penstock::tool

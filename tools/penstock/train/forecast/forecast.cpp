@@ -127,9 +127,10 @@ SplitModel split_archive(const TrainSettings& request, std::int64_t rows) {
           .data = std::move(data),
           .split = split,
           .split_points = std::move(names),
-          .balance = archive.model->has_given_split() ? "given by --split"
-                     : by_parameters                  ? "balanced by parameter bytes"
-                                                      : "balanced by operation counts",
+          .balance = !request.cuts.empty()              ? "given by --cuts"
+                     : archive.model->has_given_split() ? "given by --split"
+                     : by_parameters                    ? "balanced by parameter bytes"
+                                                        : "balanced by operation counts",
           .pipe = pipe::Pipe(sized ? *std::move(sized) : graph, no_tensors,
                              pipe::SplitPolicy([&](const graph::Graph&) { return split.positions; })),
           .tensor_plan = std::move(plan),
@@ -173,15 +174,6 @@ std::vector<std::int64_t> local_elements(const graph::Graph& graph, const parall
 std::uint64_t bytes_of(const graph::Graph& graph, const graph::Slot& slot, std::int64_t elements) {
   const auto& meta = graph.value(slot.value).meta;
   return meta ? static_cast<std::uint64_t>(elements) * c10::elementSize(meta->dtype) : 0;
-}
-
-//! The state tensors that the optimizer of a run would allocate for these parameters.
-std::uint64_t optimizer_bytes(const std::vector<value::NamedTensor>& parameters,
-                              const train::OptimizerOptions& options) {
-  std::uint64_t bytes = 0;
-  for (const train::Optimizer::State& state : train::Optimizer(parameters, options).states())
-    for (const value::NamedTensor& item : state.tensors) bytes += item.tensor.nbytes();
-  return bytes;
 }
 
 //! Whether the run trains a parameter.
@@ -272,9 +264,10 @@ schedule::Program program_of(const train::ParallelOptions& options, const plan::
                              c10::Device device) {
   const auto* const kind = std::get_if<schedule::ScheduleKind>(&options.schedule);
   const schedule::Schedule schedule =
-      kind ? make_schedule(*kind, {options.pp, static_cast<int>(costs.stages.size()) / options.pp,
-                                   options.microbatches})
-           : auto_schedule(options, costs, device);
+      options.table ? *options.table
+      : kind        ? make_schedule(*kind, {options.pp, static_cast<int>(costs.stages.size()) / options.pp,
+                                            options.microbatches})
+                    : auto_schedule(options, costs, device);
   schedule::LowerOptions lowering;
   for (const auto& [edge, bytes] : costs.skip_bytes) lowering.skips.push_back({edge.first, edge.second});
   lowering.shard = lowering.reduce_grad = options.dp > 1 || options.sharding == train::Sharding::Full;
@@ -307,7 +300,7 @@ RankForecast memory_of(Rank rank, const schedule::Program& program, const plan::
 }
 
 void add_notes(std::vector<std::string>& notes, const train::RunOptions& run) {
-  if (is_auto(run.parallel.schedule))
+  if (!run.parallel.table && is_auto(run.parallel.schedule))
     notes.emplace_back(
         "--schedule auto: the run measures three steps and plans its schedule from them; this one is planned "
         "from operation counts.");
@@ -337,6 +330,14 @@ void add_memory_note(std::vector<std::string>& notes, const std::vector<RankFore
 }
 
 }  // namespace
+
+std::uint64_t optimizer_bytes(const std::vector<value::NamedTensor>& parameters,
+                              const train::OptimizerOptions& options) {
+  std::uint64_t bytes = 0;
+  for (const train::Optimizer::State& state : train::Optimizer(parameters, options).states())
+    for (const value::NamedTensor& item : state.tensors) bytes += item.tensor.nbytes();
+  return bytes;
+}
 
 RunForecast forecast(const TrainSettings& request, double flops_per_second) {
   const train::RunOptions& run = request.run;

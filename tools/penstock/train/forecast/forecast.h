@@ -8,6 +8,7 @@
 #include <penstock/plan/costs.h>
 #include <penstock/plan/simulate.h>
 #include <penstock/schedule/program.h>
+#include <penstock/value/tree.h>
 
 #include <cstdint>
 #include <string>
@@ -63,6 +64,10 @@ struct RunForecast {
   std::vector<RankForecast> ranks;  //!< by pipeline rank; tensor- and data-parallel ranks are alike
   std::vector<std::string> notes;   //!< warnings, and limits of the prediction
 };
+
+//! The bytes of the states that an optimizer allocates for these parameters.
+std::uint64_t optimizer_bytes(const std::vector<value::NamedTensor>& parameters,
+                              const train::OptimizerOptions& options);
 
 //! Requires a request that `check_training` has accepted. Loads no weights and runs nothing. Times assume
 //! that each rank computes `flops_per_second`; the schedule of Auto does not depend on it.

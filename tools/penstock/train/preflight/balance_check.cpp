@@ -51,7 +51,7 @@ Imbalance imbalance_of(const train::ArchiveOptions& options, int stages) {
 
 std::optional<std::string> balance_warning(const TrainSettings& request) {
   const auto stages = static_cast<int>(*request.stages);
-  if (request.built_in() || stages == 1 || !request.split.empty() ||
+  if (request.built_in() || stages == 1 || !request.split.empty() || !request.cuts.empty() ||
       request.balance != pipe::BalanceBy::Parameters)
     return std::nullopt;
   train::ArchiveOptions options = request.archive();

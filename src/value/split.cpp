@@ -7,6 +7,7 @@
 #include <penstock/base/error.h>
 #include <penstock/value/microbatch.h>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/tensor_split.h>
 
 #include <numeric>
@@ -47,6 +48,14 @@ LeafSplit measure(const IValue& leaf, const LeafRule& rule, const std::string& p
   return {tensor.size(dim), dim};
 }
 
+std::vector<at::Tensor> split_tensor(const at::Tensor& tensor, int chunks, std::int64_t dim) {
+  if (const DistributedValues* const distributed = distributed_values(tensor))
+    return distributed->split(tensor, chunks, dim);
+  std::optional<at::AutoDispatchBelowADInplaceOrView> below_autograd;  // views that it need not track
+  if (!tensor.requires_grad()) below_autograd.emplace();
+  return at::tensor_split(tensor, chunks, dim);
+}
+
 std::vector<IValue> split_leaf(const IValue& leaf, const LeafSplit& split, int chunks) {
   if (!split.rows) return std::vector<IValue>(chunks, leaf);
   if (!leaf.isTensor()) {
@@ -55,9 +64,7 @@ std::vector<IValue> split_leaf(const IValue& leaf, const LeafSplit& split, int c
     throw UsageError(str_cat("a registered splitter returned ", parts.size(), " parts instead of ", chunks));
   }
   std::vector<IValue> parts;
-  const DistributedValues* const distributed = distributed_values(leaf.toTensor());
-  for (at::Tensor& part : distributed ? distributed->split(leaf.toTensor(), chunks, split.dim)
-                                      : at::tensor_split(leaf.toTensor(), chunks, split.dim))
+  for (at::Tensor& part : split_tensor(leaf.toTensor(), chunks, split.dim))
     parts.emplace_back(std::move(part));
   return parts;
 }

@@ -301,6 +301,26 @@ TEST(ValueLossReduction, SkipsMicrobatchesWithZeroWeight) {
   EXPECT_TRUE(std::isnan(runtime::LossReduction::reduce({nan, three}, {0.5, 0.5}).item<double>()));
 }
 
+TEST(ValueLossReduction, RoundsLikeOperators) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    torch::manual_seed(3);
+    std::vector<at::Tensor> losses;
+    std::vector<double> factors;
+    at::Tensor expected;
+    for (int i = 0; i < 100; ++i) {
+      losses.push_back((torch::randn({}, at::kDouble) * std::pow(10.0, i % 7)).to(type).requires_grad_(true));
+      factors.push_back(i % 10 == 9 ? 0 : 1.0 / (3 + i));
+      if (factors[i] == 0) continue;
+      const at::Tensor part = losses[i].detach() * factors[i];
+      expected = expected.defined() ? expected + part : part;
+    }
+    const at::Tensor sum = runtime::LossReduction::reduce(losses, factors);
+    EXPECT_TRUE(sum.equal(expected)) << type;
+    EXPECT_EQ(sum.scalar_type(), type);
+    EXPECT_FALSE(sum.requires_grad());
+  }
+}
+
 TEST(ValueLossReduction, SumsWithAndWithoutTargets) {
   EXPECT_THAT(runtime::LossReduction::sum().initial_gradients({3, 3, 2}, {}),
               testing::ElementsAre(1.0, 1.0, 1.0));

@@ -51,7 +51,14 @@ void check_contiguous(const Group::Impl& group, const at::Tensor& tensor, const 
 //! Returns a complex tensor as a view of real pairs, because Gloo's collectives and NCCL do not support
 //! complex dtypes.
 at::Tensor as_reals(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor.detach()) : tensor.detach();
+  if (tensor.is_complex()) return at::view_as_real(tensor.detach());
+  return tensor.requires_grad() ? tensor.detach() : tensor;
+}
+
+//! Returns a tensor whose memory holds its values in order.
+at::Tensor as_memory(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
+  return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 void check_reduction(const Group::Impl& group, const at::Tensor& tensor, ReduceOp op, const char* name) {
@@ -180,7 +187,7 @@ std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
 
 Work Group::isend(const at::Tensor& tensor, int to, int tag) const {
   check_member(*impl_, to, "send");
-  const at::Tensor contiguous = tensor.resolve_conj().resolve_neg().contiguous();  // sent as raw memory
+  const at::Tensor contiguous = as_memory(tensor);
   Work work = issue(impl_, Operation::point_to_point("send", contiguous, to, tag), [&](Issue& issued) {
     std::vector<at::Tensor> tensors{issued.staging.input(as_reals(contiguous))};
     auto sent = issued.backend.send(tensors, to, tag);
@@ -228,7 +235,7 @@ Work Group::iall_reduce(const at::Tensor& tensor, ReduceOp op) const {
 }
 
 std::vector<at::Tensor> Group::all_gather(const at::Tensor& tensor) const {
-  const at::Tensor input = tensor.resolve_conj().resolve_neg().contiguous();
+  const at::Tensor input = as_memory(tensor);
   std::vector<std::int64_t> shape{size()};
   shape.insert(shape.end(), input.sizes().begin(), input.sizes().end());
   const at::Tensor output = at::empty(shape, input.options());

@@ -5,6 +5,7 @@
 #include "runtime/backward/backward_edges.h"
 #include "runtime/backward/backward_graph.h"
 #include "runtime/backward/backward_work.h"
+#include "runtime/backward/direct_backward.h"
 
 #include <penstock/base/error.h>
 #include <penstock/tensor/dtensor.h>
@@ -259,8 +260,10 @@ std::vector<Tensor> run_full(const Roots& roots, const std::vector<Tensor>& inpu
   const Wanted wanted = wanted_of(inputs);
   if (roots.edges.empty()) return std::vector<Tensor>(inputs.size());
   SavedGrads saved(inputs, wanted);
-  Engine::get_default_engine().execute(roots.edges, roots.grads, /*keep_graph=*/false, /*create_graph=*/false,
-                                       /*accumulate_grad=*/true);
+  if (!run_backward_directly(roots.edges, roots.grads)) {
+    Engine::get_default_engine().execute(roots.edges, roots.grads, /*keep_graph=*/false,
+                                         /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
   return scatter_grads(saved.take(), wanted, inputs);
 }
 

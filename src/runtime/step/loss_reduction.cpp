@@ -56,6 +56,28 @@ std::vector<double> count_labels(const std::vector<c10::IValue>& targets, std::i
   return {first, first + all.numel()};
 }
 
+// The weighted sum of numbers on the CPU, rounded as by operators: the products are stored before they are
+// summed, so that the compiler cannot fuse the two operations.
+template <class Number>
+at::Tensor reduce_numbers(const std::vector<at::Tensor>& losses, const std::vector<double>& factors) {
+  std::vector<Number> parts;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (factors[i] != 0)
+      parts.push_back(*losses[i].const_data_ptr<Number>() * static_cast<Number>(factors[i]));
+  }
+  at::Tensor total = at::zeros_like(losses[0].detach());
+  if (!parts.empty())
+    *total.mutable_data_ptr<Number>() = std::accumulate(parts.begin() + 1, parts.end(), parts.front());
+  return total;
+}
+
+bool are_numbers(const std::vector<at::Tensor>& losses, at::ScalarType type) {
+  return std::all_of(losses.begin(), losses.end(), [&](const at::Tensor& loss) {
+    return loss.is_cpu() && !tensor::is_dtensor(loss) && loss.scalar_type() == type && loss.dim() == 0 &&
+           loss.layout() == at::kStrided && !loss.is_neg();
+  });
+}
+
 }  // namespace
 
 LossReduction LossReduction::mean_over_valid_labels(std::int64_t ignored) {
@@ -102,6 +124,8 @@ at::Tensor LossReduction::reduce(const std::vector<at::Tensor>& losses, const st
   if (losses.empty() || losses.size() != factors.size()) {
     throw UsageError(str_cat(losses.size(), " losses cannot be reduced with ", factors.size(), " factors"));
   }
+  if (are_numbers(losses, at::kFloat)) return reduce_numbers<float>(losses, factors);
+  if (are_numbers(losses, at::kDouble)) return reduce_numbers<double>(losses, factors);
   at::Tensor total;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     if (factors[i] == 0) continue;  // 0 x NaN is NaN

@@ -41,9 +41,20 @@ void Step::gather_output_grads(StageId stage, MicrobatchId microbatch, const Act
     }
   }
   if (record.loss.defined() && record.loss.requires_grad()) {
-    const double gradient = batch_.initial_gradients[microbatch.index()];
-    add(torch::autograd::impl::gradient_edge(record.loss), at::full_like(record.loss, gradient).detach());
+    add(torch::autograd::impl::gradient_edge(record.loss), initial_gradient(microbatch, record.loss));
   }
+}
+
+// Microbatches usually have the same weight: on the CPU, they share the tensor.
+at::Tensor Step::initial_gradient(MicrobatchId microbatch, const at::Tensor& loss) {
+  const double value = batch_.initial_gradients[microbatch.index()];
+  auto& [shared_value, shared] = shared_gradient_;
+  if (shared.defined() && shared_value == value && loss.is_cpu() && shared.dtype() == loss.dtype() &&
+      shared.sizes() == loss.sizes())
+    return shared;
+  at::Tensor gradient = at::full_like(loss, value);
+  if (loss.is_cpu()) shared_gradient_ = {value, gradient};
+  return gradient;
 }
 
 void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
@@ -58,7 +69,7 @@ void Step::deliver_input_grads(StageId stage, MicrobatchId microbatch, const Act
     Message message;
     for (std::size_t i = 0; i < source.count; ++i, ++next, ++input) {
       const at::Tensor grad = local_gradient(*next, *input);
-      message.leaves.push_back(grad.defined() ? c10::IValue(grad.detach()) : c10::IValue());
+      message.leaves.push_back(grad.defined() ? c10::IValue(grad) : c10::IValue());
     }
     mailbox_.put(source.edge, Direction::Backward, microbatch, std::move(message));
   }

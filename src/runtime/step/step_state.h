@@ -9,6 +9,7 @@
 #include "runtime/transfer/mailbox.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace penstock::runtime {
@@ -111,6 +112,7 @@ class Step {
   void backward_weight(StageId stage, MicrobatchId microbatch);
   void gather_output_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
                            edge_list& roots, variable_list& grads);
+  at::Tensor initial_gradient(MicrobatchId microbatch, const at::Tensor& loss);
   void deliver_input_grads(StageId stage, MicrobatchId microbatch, const ActivationRecord& record,
                            std::vector<at::Tensor> grads);
   void before_weight_gradients(StageId stage);
@@ -139,6 +141,7 @@ class Step {
   bool return_outputs_;
   std::vector<std::vector<ActivationRecord>> records_;  // by stage index; empty for stages of other ranks
   std::vector<int> weight_backwards_;                   // number of completed ones, by stage index
+  std::pair<double, at::Tensor> shared_gradient_;       // the last one of a loss on the CPU
   //! Receives that were posted before their action.
   struct Ahead {
     bool allowed = false;

@@ -15,13 +15,13 @@ namespace {
 
 // Returns the elements in memory order, for a tensor without gaps.
 at::Tensor flat(const at::Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1});
+  return tensor.is_contiguous() ? tensor : tensor.detach().as_strided({tensor.numel()}, {1});
 }
 
 at::Tensor flatten_as(const value::TensorMeta& meta, const at::Tensor& tensor) {
   if (tensor.strides() == at::IntArrayRef(meta.stride)) return flat(tensor);
   const at::Tensor copy = meta.empty(tensor.device());
-  copy.detach().copy_(tensor);
+  copy.detach().copy_(tensor.detach());
   return flat(copy.detach());
 }
 
@@ -92,7 +92,7 @@ void Mailbox::send(int edge, Direction way, MicrobatchId microbatch, int to) {
   if (shapes_.sends_meta[microbatch.index()]) send_meta(*meta, to, tag);
   for (std::size_t i = 0; i < meta->tensors.size(); ++i) {
     if (!meta->tensors[i] || meta->tensors[i]->numel() == 0) continue;
-    const at::Tensor tensor = flatten_as(*meta->tensors[i], message.leaves[i].toTensor().detach());
+    const at::Tensor tensor = flatten_as(*meta->tensors[i], message.leaves[i].toTensor());
     release(group_.isend(tensor, to, tag), tensor.nbytes());
   }
 }

@@ -8,14 +8,12 @@
 #include "values.h"
 #include "world.h"
 
-#include <penstock/base/error.h>
 #include <penstock/runtime/pipeline.h>
 
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <csignal>
-#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -83,38 +81,6 @@ runtime::LossFunction make_loss(const py::object& loss) {
     }
     return THPVariable_Unpack(result.ptr());
   });
-}
-
-//! What a custom function gets to run the default implementation of its action.
-struct DefaultAction {
-  const std::function<void()>* run = nullptr;
-  const std::function<void(const schedule::Action&)>* run_part = nullptr;
-};
-
-runtime::ActionFunction make_action_function(const py::object& function) {
-  return [call = SharedObject(function)](const schedule::Action& action,
-                                         const std::function<void()>& run_default,
-                                         const runtime::StepView& view) {
-    const py::gil_scoped_acquire gil;
-    const auto handle = std::make_shared<DefaultAction>();
-    handle->run = &run_default;
-    handle->run_part = &view.run_part;
-    try {
-      call.get()(to_string(action), handle);
-    } catch (...) {
-      *handle = {};
-      throw;
-    }
-    *handle = {};  // a function that keeps the handle cannot run the action later
-  };
-}
-
-schedule::ActionKind action_kind_named(const std::string& text) {
-  for (int value = 0; value <= static_cast<int>(schedule::ActionKind::ReduceGrad); ++value) {
-    const auto kind = static_cast<schedule::ActionKind>(value);
-    if (to_string(kind) == text && !text.empty()) return kind;
-  }
-  throw UsageError("there is no kind of action named " + text);
 }
 
 std::vector<value::Args> args_of(const py::list& microbatches) {
@@ -229,10 +195,6 @@ class Pipeline {
         shared.push_back({StageId(stage), name});
       options.shared.push_back(std::move(shared));
     }
-    for (const auto& item : settings["custom"].cast<py::dict>()) {
-      options.execution.custom[action_kind_named(item.first.cast<std::string>())] =
-          make_action_function(py::reinterpret_borrow<py::object>(item.second));
-    }
     options.execution.lowering.defer_receives = settings["defer_receives"].cast<bool>();
     return options;
   }
@@ -255,22 +217,9 @@ class Pipeline {
   schedule::Timeline timeline_;
 };
 
-void run_default(const DefaultAction& action) {
-  if (action.run == nullptr) throw UsageError("the action has ended");
-  without_gil([&] { (*action.run)(); });
-}
-
-void run_part(const DefaultAction& action, const std::string& part) {
-  if (action.run_part == nullptr) throw UsageError("the action has ended");
-  without_gil([&] { (*action.run_part)(schedule::parse_action(part)); });
-}
-
 }  // namespace
 
 void bind_pipeline(py::module_& module) {
-  py::class_<DefaultAction, std::shared_ptr<DefaultAction>>(module, "DefaultAction")
-      .def("run", &run_default)
-      .def("run_part", &run_part, py::arg("part"));
   py::class_<Pipeline>(module, "Pipeline")
       .def(py::init<std::shared_ptr<PythonWorld>, const std::vector<StageEntry>&, int, const Rows&, bool,
                     const std::vector<int>&, int, const py::dict&>(),

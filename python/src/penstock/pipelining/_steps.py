@@ -255,7 +255,6 @@ class _OnRuntime(_PipelineSchedule):
             "scale_grads": self.scale_grads and table.reduces_gradients,
             "skips": skips,
             "shared": [list(entry.items()) for entry in shared],
-            "custom": {},
             "defer_receives": getattr(self, "_defer_pp_recv", False),
         }
 

@@ -55,7 +55,7 @@ class LockedSource : public DataSource {
   }
   bool has_fixed_shapes() const override {
     const std::lock_guard lock(mutex_);
-    return source_.has_fixed_shapes();
+    return source_->has_fixed_shapes();
   }
 
  private:

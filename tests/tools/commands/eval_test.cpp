@@ -212,7 +212,8 @@ TEST(ToolPlanModel, PlansExportedModelByItsCosts) {
   const auto inspected =
       nlohmann::json::parse(test::run_program({PENSTOCK_TOOL, "inspect", model, "--json"}).out);
   double seconds = 0, bytes = 0;
-  for (const auto& layer : nlohmann::json::parse(costs.out)) {
+  const auto parsed = nlohmann::json::parse(costs.out);
+  for (const auto& layer : parsed["layers"]) {
     seconds += layer["forward"].get<double>();
     bytes += layer["parameter_bytes"].get<double>();
   }

@@ -278,7 +278,7 @@ def _overridden_split(rank: int, size: int, name: str) -> Any:
     module = models.block(rank)
     schedule = get_schedule_class(name)(Stage(module, rank, size, CPU), 4, loss_fn=MSE)
     losses: list[torch.Tensor] = []
-    output = _step(schedule, rank, size, losses=losses)
+    output = step(schedule, rank, size, losses=losses)
     x, target = models.batch(8)
     evaluated = schedule.eval(*([x] if rank == 0 else []), target=target)
     assert rank < size - 1 or (len(losses) == 4 and torch.equal(output, evaluated))
@@ -347,8 +347,8 @@ def _reversed_ranks(package: Any, rank: int, size: int) -> Any:
     stage = package.PipelineStage(module, index, size, CPU)
     stage.stage_index_to_group_rank = {i: size - 1 - i for i in range(size)}
     losses: list[torch.Tensor] = []
-    output = _step(package.Schedule1F1B(stage, 4, loss_fn=MSE), index, size, losses=losses)
-    return _grads(module), [round(loss.item(), 5) for loss in losses], output is None
+    output = step(package.Schedule1F1B(stage, 4, loss_fn=MSE), index, size, losses=losses)
+    return grads(module), [round(loss.item(), 5) for loss in losses], output is None
 
 
 def test_stages_may_be_on_other_ranks() -> None:

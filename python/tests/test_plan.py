@@ -279,6 +279,7 @@ def plans_as_json(result: plan.PlanResult) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {
             key: getattr(one, key) for key in ("schedule", "stages_per_rank", "microbatches", "recompute", "verdict", "why")
         }
+        entry["recompute_modules"] = list(one.recompute_modules)
         entry["first_layer"] = list(one.first_layer)
         if one.verdict != "impossible":
             entry |= {key: getattr(one, key) for key in ("step_time", "bubble", "peak_memory")}

@@ -34,7 +34,7 @@ def _check(per_rank: list[Any], stages: int, steps: int) -> None:
 
 def _function_on_one_rank(rank: int, size: int) -> Any:
     from penstock.pipelining import PipelineStage, ScheduleLoopedBFS
-    from penstock.pipelining.schedules import FORWARD
+    from penstock.pipelining.schedules import FORWARD, _wait_batch_p2p
 
     modules = {index: models.block(index) for index in (rank, rank + size)}
     stages = [PipelineStage(module, index, 2 * size, CPU) for index, module in modules.items()]
@@ -45,6 +45,7 @@ def _function_on_one_rank(rank: int, size: int) -> Any:
     def forward(action: Any, ctx: Any) -> None:
         calls.append(str(action))
         stage, microbatch = by_index[action.stage_index], action.microbatch_index
+        _wait_batch_p2p(schedule.fwd_recv_ops.pop((action.stage_index, microbatch)))
         output = stage.forward_one_chunk(microbatch, ctx.arg_mbs[microbatch], ctx.kwarg_mbs[microbatch])
         ctx.schedule_ref._maybe_compute_loss(stage, output, ctx.target_mbs, microbatch)
 

@@ -89,6 +89,7 @@ py::object plan_object(const plan::Plan& plan) {
   return types.attr("Plan")(
       "schedule"_a = to_string(plan.schedule), "stages_per_rank"_a = plan.stages_per_rank,
       "microbatches"_a = plan.microbatches, "recompute"_a = plan.recompute,
+      "recompute_modules"_a = py::tuple(py::cast(plan.recomputed_modules)),
       "first_layer"_a = py::tuple(py::cast(plan.first_layer)), "step_time"_a = plan.step_time,
       "bubble"_a = plan.bubble, "peak_memory"_a = plan.peak_memory, "shares"_a = shares,
       "verdict"_a = verdict_name(plan.verdict), "why"_a = plan.why);

@@ -212,6 +212,8 @@ class Plan:
     stages_per_rank: int
     microbatches: int
     recompute: bool
+    recompute_modules: tuple[str, ...]
+    """Modules whose activations are recomputed; only `penstock plan --model` chooses them."""
     first_layer: tuple[int, ...]
     """Per stage, then the number of layers; empty for plan_stages."""
     step_time: float

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <functional>
@@ -49,22 +50,21 @@ Piece piece_of(const std::string& key, const at::Tensor& tensor) {
   return piece;
 }
 
-//! The tensors of an exported file, and where their elements are.
+//! The tensors of an exported file, and how their elements are read.
 struct ExportedTensors {
-  std::vector<SafetensorsEntry> entries;  // in the order of the checkpoint: by name
-  std::map<std::string, const StoredTensor*> sources;
+  std::vector<SafetensorsEntry> entries;  // by name
+  std::function<at::Tensor(const std::string& key)> read;
   SafetensorsMetadata metadata;
-
-  std::function<at::Tensor(const std::string& key)> reader(const Checkpoint& checkpoint) const {
-    return [&checkpoint, sources = sources](const std::string& key) {
-      const StoredTensor& tensor = *sources.at(key);
-      return checkpoint.read(tensor.name, tensor.state);
-    };
-  }
 };
+
+//! Hugging Face's readers require the name of the framework.
+SafetensorsMetadata exported_metadata(std::int64_t step) {
+  return {{"format", "pt"}, {kStepKey, std::to_string(step)}};
+}
 
 ExportedTensors exported_tensors(const Checkpoint& checkpoint, ExportContent content) {
   ExportedTensors exported;
+  std::map<std::string, const StoredTensor*> sources;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const bool model = tensor.kind == PieceKind::Parameter || tensor.kind == PieceKind::Buffer;
     if (!model && content == ExportContent::Model) continue;
@@ -73,15 +73,37 @@ ExportedTensors exported_tensors(const Checkpoint& checkpoint, ExportContent con
     for (const std::string& name : names) {
       exported.entries.push_back(
           {.name = key_of(tensor, name), .dtype = tensor.dtype, .shape = tensor.shape});
-      exported.sources.emplace(exported.entries.back().name, &tensor);
+      sources.emplace(exported.entries.back().name, &tensor);
     }
   }
-  // Hugging Face's readers require the name of the framework.
-  exported.metadata = {{"format", "pt"}, {kStepKey, std::to_string(checkpoint.step())}};
+  exported.read = [&checkpoint, sources](const std::string& key) {
+    const StoredTensor& tensor = *sources.at(key);
+    return checkpoint.read(tensor.name, tensor.state);
+  };
+  exported.metadata = exported_metadata(checkpoint.step());
   if (content == ExportContent::Everything) {
     for (const auto& [name, text] : checkpoint.notes())
       exported.metadata.emplace(std::string(kNoteKey) + name, text);
   }
+  return exported;
+}
+
+ExportedTensors exported_tensors(const ComputedWeights& weights) {
+  ExportedTensors exported;
+  std::map<std::string, std::string> pieces;  // by all names
+  for (const Piece& piece : weights.state) {
+    pieces.emplace(piece.name, piece.name);
+    exported.entries.push_back(
+        {.name = piece.name, .dtype = piece.local.scalar_type(), .shape = piece.shape});
+    for (const std::string& alias : piece.aliases) {
+      pieces.emplace(alias, piece.name);
+      exported.entries.push_back({.name = alias, .dtype = piece.local.scalar_type(), .shape = piece.shape});
+    }
+  }
+  std::sort(exported.entries.begin(), exported.entries.end(),
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return a.name < b.name; });
+  exported.read = [&weights, pieces](const std::string& key) { return weights.read(pieces.at(key)); };
+  exported.metadata = exported_metadata(weights.step);
   return exported;
 }
 
@@ -149,19 +171,13 @@ std::pair<std::int64_t, Notes> recorded_run(const Checkpoint& weights, const std
   return {step, notes};
 }
 
-}  // namespace
-
-void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::path& file,
-                        ExportContent content) {
-  ExportedTensors exported = exported_tensors(checkpoint, content);
-  replace_safetensors(file, std::move(exported.entries), exported.reader(checkpoint), exported.metadata);
+void write_file(ExportedTensors exported, const std::filesystem::path& file) {
+  replace_safetensors(file, std::move(exported.entries), exported.read, exported.metadata);
 }
 
-std::filesystem::path export_sharded_safetensors(const Checkpoint& checkpoint,
-                                                 const std::filesystem::path& directory,
-                                                 std::uint64_t max_bytes, ExportContent content) {
+std::filesystem::path write_shards(const ExportedTensors& exported, const std::filesystem::path& directory,
+                                   std::uint64_t max_bytes) {
   if (max_bytes == 0) throw UsageError("the maximum size of a file must be at least 1 byte");
-  const ExportedTensors exported = exported_tensors(checkpoint, content);
   const std::vector<std::vector<SafetensorsEntry>> parts = split_by_bytes(exported.entries, max_bytes);
   disk().make_directory(directory.string());
   std::map<std::string, std::string> files;  // by the name of the tensor
@@ -174,8 +190,7 @@ std::filesystem::path export_sharded_safetensors(const Checkpoint& checkpoint,
       files.emplace(entry.name, name);
       total += nbytes_of(entry);
     }
-    replace_safetensors((directory / name).string(), parts[i], exported.reader(checkpoint),
-                        exported.metadata);
+    replace_safetensors((directory / name).string(), parts[i], exported.read, exported.metadata);
     written.insert(name);
   }
   if (parts.size() > 1) {
@@ -184,6 +199,29 @@ std::filesystem::path export_sharded_safetensors(const Checkpoint& checkpoint,
   }
   remove_stale(directory, written);
   return directory / (parts.size() > 1 ? kHubIndexName : kHubFileName);
+}
+
+}  // namespace
+
+void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::path& file,
+                        ExportContent content) {
+  write_file(exported_tensors(checkpoint, content), file);
+}
+
+void export_safetensors(const ComputedWeights& weights, const std::filesystem::path& file) {
+  write_file(exported_tensors(weights), file);
+}
+
+std::filesystem::path export_sharded_safetensors(const Checkpoint& checkpoint,
+                                                 const std::filesystem::path& directory,
+                                                 std::uint64_t max_bytes, ExportContent content) {
+  return write_shards(exported_tensors(checkpoint, content), directory, max_bytes);
+}
+
+std::filesystem::path export_sharded_safetensors(const ComputedWeights& weights,
+                                                 const std::filesystem::path& directory,
+                                                 std::uint64_t max_bytes) {
+  return write_shards(exported_tensors(weights), directory, max_bytes);
 }
 
 std::filesystem::path import_safetensors(const std::filesystem::path& source,

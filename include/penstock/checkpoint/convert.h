@@ -4,7 +4,11 @@
 
 #include <penstock/checkpoint/checkpoint.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace penstock::checkpoint {
 
@@ -19,6 +23,14 @@ enum class ExportContent {
 void export_safetensors(const Checkpoint& checkpoint, const std::filesystem::path& file,
                         ExportContent content = ExportContent::Model);
 
+//! Weights to export that are in no checkpoint, such as those with merged adapters.
+struct ComputedWeights {
+  std::vector<Piece> state;  //!< parameters and buffers, of which only metadata is used
+  std::function<at::Tensor(const std::string& name)> read;  //!< by the name of a piece
+  std::int64_t step = 0;
+};
+void export_safetensors(const ComputedWeights& weights, const std::filesystem::path& file);
+
 //! Writes the format of Hugging Face to a directory, which it creates: files
 //! `model-00001-of-0000N.safetensors` of at most `max_bytes` bytes of tensors, in the order of their names,
 //! and `model.safetensors.index.json`. A larger tensor gets a file of its own. If one file is enough, it is
@@ -28,6 +40,9 @@ std::filesystem::path export_sharded_safetensors(const Checkpoint& checkpoint,
                                                  const std::filesystem::path& directory,
                                                  std::uint64_t max_bytes,
                                                  ExportContent content = ExportContent::Model);
+std::filesystem::path export_sharded_safetensors(const ComputedWeights& weights,
+                                                 const std::filesystem::path& directory,
+                                                 std::uint64_t max_bytes);
 
 //! Converts a safetensors file, or weights in the format of Hugging Face (a directory or index), to the
 //! checkpoint DIRECTORY/step-N and returns its path. N is the step recorded by an export, else 0. Restores

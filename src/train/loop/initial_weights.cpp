@@ -78,7 +78,7 @@ void check_initial_weights(const InitialWeights& weights, const std::vector<chec
   const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
   if (adapter_note(opened))
     throw UsageError(quote(weights.path.string(), 200) + " contains only the adapters of a run with LoRA", {},
-                     "merge them into the exported model and train that, or resume the run");
+                     "merge them into a file of complete weights and start from that, or resume the run");
   if (pieces.empty()) return;
   InitialWeights partial = weights;
   partial.allow_partial = true;

@@ -67,7 +67,7 @@ TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
   refused({model, "--prompt-tokens=3", "--ranks=0"}, "--ranks");
   refused({model, "--prompt-tokens=3", "--ranks=2", "--backend=mpi"}, "mpi");
   refused({model}, "needs a prompt of tokens");
-  refused({model, "--prompt=a"}, "an exported model has no vocabulary");
+  refused({model, "--prompt=a"}, "--prompt needs --tokenizer");
   refused({model, "--prompt-tokens=3,x"}, "'x' is not a token");
   refused({model, "--prompt-tokens=13"}, "13");
   refused({model, "--prompt-tokens=3", "--greedy", "--top-k=2"}, "--greedy always takes");
@@ -77,6 +77,50 @@ TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
   refused({PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp.pt2", "--prompt-tokens=3"}, "a tensor of tokens");
   refused({}, "generate needs a model");
   refused({"--checkpoint=" + dir / "other.safetensors"}, "other.safetensors");
+}
+
+TEST(ToolGenerate, SuppliesPositionsMasksAndText) {
+  const char* given = std::getenv("PENSTOCK_PYTHON");
+  const std::string interpreter = given != nullptr && *given != '\0' ? given : "python3";
+  const TempDir dir;
+  const Outcome made =
+      run_program({interpreter, PENSTOCK_SOURCE_DIR "/tests/tools/commands/generated_text.py", dir.path()});
+  if (made.code == 77) GTEST_SKIP() << "this Python lacks torch";
+  ASSERT_EQ(made.code, 0) << made.err;
+  const auto expect_output = [](std::vector<std::string> words, const std::string& expected) {
+    words.insert(words.begin(), "generate");
+    words.insert(words.end(), {"--max-tokens=12", "--greedy"});
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, expected + "\n") << words[1];
+  };
+  // Each line: the model, the tokens, and their bytes in hexadecimal digits.
+  const std::vector<std::string> lines = lines_of(made.out);
+  ASSERT_EQ(lines.size(), 4U);
+  for (const std::string& line : lines) {
+    const std::size_t colon = line.find(':'), bar = line.find('|');
+    const std::string model = dir / line.substr(0, colon), tokens = line.substr(colon + 1, bar - colon - 1);
+    std::string text;
+    for (std::size_t i = bar + 1; i + 1 < line.size(); i += 2)
+      text += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    expect_output({model, "--prompt-tokens=84,111,32"}, tokens);
+    expect_output({model, "--prompt=To ", "--tokenizer=bytes"}, text);
+    if (&line == &lines[1]) {
+      expect_output({model, "--prompt-tokens=84,111,32", "--tokenizer=bytes", "--ranks=2"}, text);
+    }
+  }
+  const auto refused = [&](std::vector<std::string> words, const std::string& text) {
+    words.insert(words.begin(), "generate");
+    const Outcome outcome = penstock(words);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(text));
+  };
+  const std::string model = dir / "bool.pt2";
+  refused({model, "--prompt", "", "--tokenizer=bytes"}, "the prompt is empty");
+  refused({model, "--prompt=a", "--tokenizer=words"}, "'words' is not a tokenizer");
+  refused({dir / "layout.pt2", "--prompt-tokens=1"}, "cannot supply its input 'position_ids'");
+  refused({dir / "two.pt2", "--prompt-tokens=1"}, "has 2 inputs besides position_ids");
+  refused({"--checkpoint=" + dir.path(), "--tokenizer=bytes"}, "--tokenizer is for exported models");
 }
 
 TEST(ToolGenerate, ContinuesTextOfTrainedGpt) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 namespace penstock::test {
@@ -119,6 +120,75 @@ TEST(ToolTrainLora, EveryCommandAddsAdaptersToTheirBase) {
             eval(model, "init.safetensors", {"--checkpoint", second}));
   std::filesystem::remove_all(full);
   expect_refused({"inspect", model, "--checkpoint", second}, "the base of the adapters cannot be opened");
+}
+
+// Compares merged weights, as one file and as shards, with base + scale * B A in Python.
+void expect_merged(const std::string& base, const TempDir& dir, const char* scale, const Words& merge) {
+  const char* given = std::getenv("PENSTOCK_PYTHON");
+  const std::string interpreter = given != nullptr && *given != '\0' ? given : "python3";
+  const std::string run = dir / "run";
+  const auto convert = [&](const std::string& target, const Words& more) {
+    Words words{"checkpoint", "convert", run, target};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_done(words);
+  };
+  Words sharded = merge;
+  sharded.emplace_back("--max-shard-size=3000");
+  convert(dir / "merged.safetensors", merge);
+  convert(dir / "shards", sharded);
+  convert(dir / "adapters.safetensors", {});
+  const Outcome checked =
+      run_program({interpreter, PENSTOCK_SOURCE_DIR "/tests/tools/train/merged_weights.py", base,
+                   dir / "adapters.safetensors", scale, dir / "merged.safetensors", dir / "shards"});
+  if (checked.code == 77) GTEST_SKIP() << "this Python lacks torch, numpy or safetensors";
+  EXPECT_EQ(checked.out, "agrees\n") << checked.err;
+}
+
+TEST(ToolTrainLora, MergedWeightsOfExportedModelsAreFiles) {
+  const TempDir dir;
+  const std::string model = kArchives + "language.pt2", run = dir / "run";
+  expect_done(language({"--lora=layers", "--lora-alpha=16", "--lr=0.05", "--ranks=1", "--checkpoint", run}));
+  expect_merged(model, dir, "2", {"--merged", "--model", model});
+  const std::string merged = dir / "merged.safetensors";
+  // A run that changes nothing shows from which weights it starts.
+  for (const std::string& start : {merged, dir / "shards"}) {
+    expect_done(
+        language({"--init", start, "--optimizer=sgd", "--lr=0", "--ranks=1", "--checkpoint", dir / "next"}));
+    expect_done({"checkpoint", "convert", dir / "next", dir / "next.safetensors", "--force"});
+    EXPECT_EQ(slurp(dir / "next.safetensors"), slurp(merged));  // of the same step
+    std::filesystem::remove_all(dir / "next");
+  }
+
+  const auto refused = [&](const Words& more, const std::string& text) {
+    Words words{"checkpoint", "convert"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_refused(words, text);
+  };
+  refused({run, dir / "x.safetensors", "--merged"}, "it was written for");
+  refused({run, merged, "--merged", "--model", model}, "already exists");
+  refused({run, dir / "x.safetensors", "--merged", "--everything", "--model", model},
+          "without optimizer states");
+  refused({merged, dir / "x", "--merged", "--model", model}, "--merged merges the adapters of a checkpoint");
+  expect_done(language({"--ranks=1", "--checkpoint", dir / "full"}));
+  refused({dir / "full", dir / "x.safetensors", "--merged", "--model", model},
+          "contains no adapters to merge");
+}
+
+TEST(ToolTrainLora, MergedWeightsOfTheGptAreFiles) {
+  const TempDir dir;
+  const auto gpt = [&](const Words& more) {
+    const Outcome done = run_program(small_gpt(more));
+    EXPECT_EQ(done.code, 0) << done.err;
+  };
+  gpt({"--steps=2", "--ranks=1", "--checkpoint", dir / "base"});
+  expect_done({"checkpoint", "convert", dir / "base", dir / "base.safetensors"});
+  gpt({"--steps=3", "--ranks=1", "--lora=blocks", "--lora-rank=2", "--lora-alpha=1", "--lr=0.05", "--init",
+       dir / "base", "--checkpoint", dir / "run"});
+  expect_merged(dir / "base.safetensors", dir, "0.5", {"--merged"});
+  gpt({"--steps=3", "--ranks=1", "--init", dir / "merged.safetensors", "--optimizer=sgd", "--lr=0",
+       "--checkpoint", dir / "next"});
+  expect_done({"checkpoint", "convert", dir / "next", dir / "next.safetensors"});
+  EXPECT_EQ(slurp(dir / "next.safetensors"), slurp(dir / "merged.safetensors"));
 }
 
 TEST(ToolTrainLora, CheckpointsContainStatisticsThatTheRunChanges) {

@@ -180,6 +180,9 @@ int checkpoint_command(Arguments& arguments) {
                    "convert: write a Hugging Face directory with files of at most this size, such as 5GB");
   arguments.option("--model", request.model,
                    "convert: the exported model that was trained; the target is a copy with the new weights");
+  arguments.flag("--merged", request.merged,
+                 "convert: merge the adapters of a LoRA run into their base (for a FILE.safetensors, or with "
+                 "--max-shard-size)");
   arguments.flag("--everything", request.everything,
                  "convert: include optimizer state and notes, not only the model");
   arguments.flag("--force", request.force, "convert: overwrite an existing file or checkpoint");

@@ -54,6 +54,10 @@ std::string to_file(const Conversion& request) {
   if (fs::is_directory(request.to)) throw UsageError(quote(request.to, 200) + " is a directory", {}, kForms);
   check_safetensors_output(request.to, "TARGET");
   check_new(request, request.to);
+  if (request.merged) {
+    export_safetensors(merged_weights(request.model, request.from), request.to);
+    return request.to;
+  }
   const checkpoint::Checkpoint checkpoint = checkpoint::open_checkpoint(request.from);
   if (train::adapter_note(checkpoint) && !request.everything) {
     train::export_adapters(checkpoint, request.to);
@@ -68,7 +72,7 @@ std::string to_adapters(const Conversion& request) {
   if (!request.max_shard_size.empty())
     throw UsageError(
         "--max-shard-size is for complete models, but " + quote(request.from, 200) + " contains adapters", {},
-        "leave it out: adapters are written to one file");
+        "merge them with --merged, or leave it out: adapters are written to one file");
   if (fs::exists(request.to) && !fs::is_directory(request.to))
     throw UsageError(quote(request.to, 200) + " is a file", {},
                      "adapters are written to a FILE.safetensors or to a directory");
@@ -80,7 +84,7 @@ std::string to_adapters(const Conversion& request) {
 }
 
 bool writes_adapters(const Conversion& request) {
-  return !request.everything && !request.to.ends_with(".safetensors") &&
+  return !request.everything && !request.merged && !request.to.ends_with(".safetensors") &&
          train::adapter_note(checkpoint::open_checkpoint(request.from)).has_value();
 }
 
@@ -96,6 +100,9 @@ std::string to_shards(const Conversion& request) {
   refuse_checkpoint(request);
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
     check_new(request, fs::path(request.to) / name);
+  if (request.merged)
+    return export_sharded_safetensors(merged_weights(request.model, request.from), request.to, bytes)
+        .string();
   return checkpoint::export_sharded_safetensors(checkpoint::open_checkpoint(request.from), request.to, bytes,
                                                 content_of(request))
       .string();
@@ -129,8 +136,19 @@ std::string to_archive(const Conversion& request) {
   return request.to;
 }
 
+void check_merged(const Conversion& request) {
+  if (request.everything)
+    throw UsageError("--merged writes a model, without optimizer states", {}, "leave out --everything");
+  if (!fs::is_directory(request.from) || is_hub_directory(request.from))
+    throw UsageError(
+        "--merged merges the adapters of a checkpoint, but " + quote(request.from, 200) + " is none", {},
+        "give a checkpoint of a run with LoRA");
+}
+
 std::string converted(const Conversion& request) {
-  if (!request.model.empty() || to_lower(request.to).ends_with(".pt2")) return to_archive(request);
+  if (request.merged) check_merged(request);
+  if ((!request.model.empty() && !request.merged) || to_lower(request.to).ends_with(".pt2"))
+    return to_archive(request);
   if (!fs::is_directory(request.from) || is_hub_directory(request.from)) {
     if (!request.max_shard_size.empty())
       throw UsageError("--max-shard-size converts a checkpoint, but " + quote(request.from, 200) + " is none",

@@ -9,9 +9,9 @@ namespace penstock::tool {
 //! The arguments of `convert`.
 struct Conversion {
   std::string from, to;
-  std::string model;           //!< an archive; empty unless `to` is one
+  std::string model;           //!< an archive; empty unless `to` is one or adapters are merged
   std::string max_shard_size;  //!< such as `5GB`; empty: one file
-  bool everything = false, force = false;
+  bool everything = false, merged = false, force = false;
 };
 
 //! Converts and prints the path that it made.

@@ -13,6 +13,7 @@
 #include "config/rank_counts.h"
 #include "train/display/failure_report.h"
 #include "train/preflight/model_checks.h"
+#include "train/preflight/token_data.h"
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
@@ -34,7 +35,7 @@ namespace {
 constexpr std::string_view kTokenLine = "generated token ";
 
 struct GenerateJob {
-  std::string model, checkpoint, prompt = "\n";
+  std::string model, checkpoint, tokenizer, prompt = "\n";
   std::vector<std::string> prompt_tokens;
   bool greedy = false;
   models::SampleOptions options;
@@ -90,10 +91,20 @@ struct Generated {
 
 //! Checks files and options once, before ranks start. Returns the prompt.
 Generated prepare_export(const GenerateJob& job) {
-  if (job.prompt_tokens.empty())
-    throw UsageError("an exported model needs a prompt of tokens", {},
-                     "give them with --prompt-tokens 5,17,2");
+  if (job.prompt_tokens.empty() && job.tokenizer.empty())
+    throw UsageError(
+        "an exported model needs a prompt of tokens", {},
+        "give them with --prompt-tokens 5,17,2, or name its tokenizer with --tokenizer FILE.json");
   Generated prompt{read_tokens(job.prompt_tokens)};
+  if (!job.tokenizer.empty()) {
+    const train::Tokenizer tokenizer = open_tokenizer(job.tokenizer);
+    prompt.decode = [tokenizer](const Tokens& tokens) { return tokenizer.decode(tokens); };
+    if (prompt.tokens.empty()) {
+      const std::vector<std::uint32_t> tokens = tokenizer.encode(job.prompt);
+      prompt.tokens.assign(tokens.begin(), tokens.end());
+    }
+  }
+  if (prompt.tokens.empty()) throw UsageError("the prompt is empty", {}, "give at least one character");
   check_staged_export(job.model, job.checkpoint, job.ranks, prompt.tokens);
   return prompt;
 }
@@ -206,8 +217,11 @@ int generate_command(Arguments& arguments) {
                        Arguments::Need::Optional);
   arguments.option("--checkpoint", job.checkpoint,
                    "the trained weights: a checkpoint, or a directory of checkpoints (the newest)");
-  arguments.option("--prompt", job.prompt, "the text that the GPT continues");
+  arguments.option("--prompt", job.prompt, "the text that the model continues");
   arguments.option("--prompt-tokens", job.prompt_tokens, "the tokens that the model continues: 5,17,2");
+  arguments.option(
+      "--tokenizer", job.tokenizer,
+      "how text becomes tokens of an exported model: bytes, or a tokenizer.json of Hugging Face");
   arguments.option("--max-tokens", job.options.tokens, "number of tokens to generate");
   arguments.option("--temperature", job.temperature, "divides the logits; 0: the most likely token [0.8]");
   arguments.option("--top-k", job.options.top, "sample only from the most likely tokens, this many");
@@ -225,9 +239,12 @@ int generate_command(Arguments& arguments) {
   if (arguments.given("--prompt") && arguments.given("--prompt-tokens"))
     throw UsageError("--prompt and --prompt-tokens are both given", {}, "give one of the two");
   resolve(job);
-  if (!job.model.empty() && arguments.given("--prompt"))
-    throw UsageError("--prompt is for the built-in GPT: an exported model has no vocabulary", {},
-                     "give tokens: --prompt-tokens 5,17,2");
+  if (!job.built_in() && job.tokenizer.empty() && arguments.given("--prompt"))
+    throw UsageError("--prompt needs --tokenizer: an exported model has no vocabulary", {},
+                     "name its tokenizer with --tokenizer FILE.json, or give tokens: --prompt-tokens 5,17,2");
+  if (job.built_in() && !job.tokenizer.empty())
+    throw UsageError("--tokenizer is for exported models: the checkpoint of a GPT names its own", {},
+                     "leave it out, or give the exported model");
   at::set_num_threads(1);
   if (is_rank_of("generate")) return run_as_rank(job);
   Generated generated = as_usage([&] { return job.built_in() ? prepare_gpt(job) : prepare_export(job); });

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "commands/language_model.h"
 #include "commands/trained_weights.h"
+#include "train/preflight/document_inputs.h"
 #include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
@@ -20,6 +21,11 @@
 namespace penstock::tool {
 namespace {
 
+constexpr const char* kInputHint =
+    "export a model that takes tokens, and if it needs them position_ids (integers of shape [batch, time]) "
+    "and attention_mask: [batch, time], or bool or floating-point numbers of shape [batch, time, time] or "
+    "[batch, 1, time, time]";
+
 struct LengthRange {
   std::int64_t min = 1, max = std::numeric_limits<std::int64_t>::max();
 };
@@ -35,23 +41,49 @@ LengthRange length_range(const graph::Graph& graph, const graph::Dim& dim) {
   return range;
 }
 
+//! What generation supplies for an input.
+enum class InputContent { Constant, Tokens, Positions, Mask };
+
+InputContent content_of(const graph::Graph& graph, const graph::GraphInput& input) {
+  if (input.constant) return InputContent::Constant;
+  const std::string& name = graph.value(input.value).name;
+  if (name == kPositionIds) return InputContent::Positions;
+  return name == kAttentionMask ? InputContent::Mask : InputContent::Tokens;
+}
+
+//! Of `rows` rows of as many tokens as `length`, of which each attends to itself and to previous ones. A mask
+//! of shape [batch, length] says which tokens are padding: none.
+at::Tensor full_mask(const graph::ValueMeta& meta, std::int64_t rows, std::int64_t length) {
+  if (meta.sizes.size() == 2) return at::ones({rows, length}, meta.dtype);
+  const at::Tensor causal = at::ones({length, length}, at::kBool).tril();
+  at::Tensor mask = causal;
+  if (at::isFloatingType(meta.dtype))
+    mask = at::zeros({length, length}, meta.dtype)
+               .masked_fill(causal.logical_not(), -std::numeric_limits<double>::infinity());
+  std::vector<std::int64_t> repeats(meta.sizes.size(), 1);
+  repeats[0] = rows;
+  return mask.repeat(repeats);
+}
+
 //! How a model that maps tokens [batch, time] to logits [batch, time, vocabulary] takes and returns them.
 class TokenModel {
  public:
   TokenModel(graph::Graph graph, const std::string& file) : graph_(std::move(graph)) {
     const std::vector<graph::GraphInput>& inputs = graph_.inputs;
-    const auto varies = [](const graph::GraphInput& input) { return !input.constant; };
-    const auto input = std::find_if(inputs.begin(), inputs.end(), varies);
-    const std::string what = "generate needs a model whose only input is a tensor of tokens, [batch, time]";
-    if (std::count_if(inputs.begin(), inputs.end(), varies) != 1)
-      throw UsageError(what + "; " + quote(file, 200) + " has " +
-                           counted(std::count_if(inputs.begin(), inputs.end(), varies), "input"),
-                       {}, "export a model that takes only tokens");
-    const auto& meta = graph_.value(input->value).meta;
-    if (!meta || meta->sizes.size() != 2 || !is_integer(meta->dtype))
-      throw UsageError(what, {}, "export a model that takes only tokens");
-    input_ = static_cast<std::size_t>(input - inputs.begin());
-    dtype_ = meta->dtype;
+    for (const graph::GraphInput& input : inputs) contents_.push_back(content_of(graph_, input));
+    const auto input = std::find(contents_.begin(), contents_.end(), InputContent::Tokens);
+    const auto count = std::count(input, contents_.end(), InputContent::Tokens);
+    if (count != 1)
+      throw UsageError("generate needs a model with one tensor of tokens, [batch, time]; " +
+                           quote(file, 200) + " has " + counted(count, "input") +
+                           " besides position_ids and attention_mask",
+                       {}, kInputHint);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (!is_known_layout(i))
+        throw UsageError("generate needs a model of a tensor of tokens, but cannot supply its input " +
+                             quote(graph_.value(inputs[i].value).name),
+                         {}, kInputHint);
+    const auto& meta = meta_of(static_cast<std::size_t>(input - contents_.begin()));
     batch_ = length_range(graph_, meta->sizes[0]).min;
     time_ = length_range(graph_, meta->sizes[1]);
     const std::vector<std::string> paths = graph_.output_paths();
@@ -77,9 +109,8 @@ class TokenModel {
   //! The inputs of the graph. Throws UsageError if the model does not take these tokens.
   std::vector<c10::IValue> leaves_of(const Tokens& window) const {
     std::vector<c10::IValue> leaves;
-    for (const graph::GraphInput& input : graph_.inputs)
-      leaves.push_back(input.constant.value_or(c10::IValue()));
-    leaves[input_] = at::tensor(window, at::kLong).to(dtype_).unsqueeze(0).repeat({batch_, 1});
+    for (std::size_t i = 0; i < contents_.size(); ++i)
+      leaves.push_back(graph_.inputs[i].constant.value_or(c10::IValue(supplied(i, window))));
     check_tokens(graph_, leaves);
     check_inputs(graph_, leaves);
     return leaves;
@@ -97,9 +128,40 @@ class TokenModel {
   }
 
  private:
+  const std::optional<graph::ValueMeta>& meta_of(std::size_t input) const {
+    return graph_.value(graph_.inputs[input].value).meta;
+  }
+
+  //! Whether the input has a layout that `supplied` can make.
+  bool is_known_layout(std::size_t input) const {
+    if (contents_[input] == InputContent::Constant) return true;
+    const auto& meta = meta_of(input);
+    if (!meta) return false;
+    const std::size_t dims = meta->sizes.size();
+    if (contents_[input] != InputContent::Mask) return dims == 2 && is_integer(meta->dtype);
+    return dims == 2 || ((dims == 3 || dims == 4) && !is_integer(meta->dtype));
+  }
+
+  //! The value of an input that is not constant.
+  at::Tensor supplied(std::size_t input, const Tokens& window) const {
+    const auto length = static_cast<std::int64_t>(window.size());
+    const auto& meta = meta_of(input);
+    switch (contents_[input]) {
+      case InputContent::Constant:
+        return {};
+      case InputContent::Tokens:
+        return at::tensor(window, at::kLong).to(meta->dtype).unsqueeze(0).repeat({batch_, 1});
+      case InputContent::Positions:
+        return at::arange(length, at::kLong).to(meta->dtype).unsqueeze(0).repeat({batch_, 1});
+      case InputContent::Mask:
+        return full_mask(*meta, batch_, length);
+    }
+    return {};
+  }
+
   graph::Graph graph_;
-  std::size_t input_ = 0, output_ = 0;
-  at::ScalarType dtype_ = at::kLong;
+  std::vector<InputContent> contents_;  // by input
+  std::size_t output_ = 0;
   std::int64_t batch_ = 1;
   LengthRange time_;
 };

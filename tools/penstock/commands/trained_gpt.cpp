@@ -66,7 +66,8 @@ models::GptOptions gpt_options(const StoredSettings& settings, const checkpoint:
   if (const auto model = settings.find("model");
       model != settings.end() && !std::get<std::string>(model->second).empty())
     fail_not_gpt(path, "it was written for " + std::get<std::string>(model->second),
-                 "give the exported model first: penstock generate MODEL.pt2 --checkpoint DIR");
+                 "give that exported model, too: penstock generate MODEL.pt2 --checkpoint DIR, or "
+                 "penstock checkpoint convert DIR FILE --merged --model MODEL.pt2");
   models::GptOptions options;
   options.vocabulary = vocabulary_size(settings, checkpoint, path);
   options.context = setting<std::int64_t>(settings, "seq", path);

@@ -1,10 +1,12 @@
 // Loads weights over those of an archive.
 #include "commands/trained_weights.h"
 
+#include "base/text.h"
 #include "commands/trained_gpt.h"
 #include "train/preflight/model_checks.h"
 
 #include <penstock/base/error.h>
+#include <penstock/checkpoint/module_pieces.h>
 #include <penstock/checkpoint/weights.h>
 #include <penstock/train/adapters.h>
 
@@ -48,11 +50,19 @@ void check_state_dict(const graph::Graph& graph, const checkpoint::Checkpoint& w
   }
 }
 
-std::shared_ptr<const train::MergedWeights> merged_weights(
+std::shared_ptr<const train::MergedWeights> merge(
     const std::shared_ptr<const graph::Pt2Archive>& archive,
     const std::shared_ptr<const checkpoint::Checkpoint>& weights) {
   const auto own = [archive](const std::string& name) { return archive->load(name); };
   return std::make_shared<const train::MergedWeights>(weights, state_metadata(archive->graph()), own);
+}
+
+checkpoint::ComputedWeights merged_gpt(const std::string& path, std::int64_t step) {
+  const models::Gpt gpt = open_trained_gpt(path).load();
+  std::vector<checkpoint::Piece> state = checkpoint::module_pieces(*gpt);
+  std::map<std::string, at::Tensor> values;
+  for (const checkpoint::Piece& piece : state) values.emplace(piece.name, piece.local);
+  return {std::move(state), [values](const std::string& name) { return values.at(name); }, step};
 }
 
 }  // namespace
@@ -61,13 +71,23 @@ graph::NewWeight trained_values(const std::shared_ptr<const graph::Pt2Archive>& 
                                 const std::string& path) {
   const auto weights = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_weights(path));
   if (train::adapter_note(*weights))
-    return [merged = merged_weights(archive, weights)](const std::string& name) {
-      return merged->read_changed(name);
-    };
+    return [merged = merge(archive, weights)](const std::string& name) { return merged->read_changed(name); };
   check_state_dict(archive->graph(), *weights);
   return [weights](const std::string& name) {
     return weights->find(name) == nullptr ? at::Tensor() : weights->read(name);
   };
+}
+
+checkpoint::ComputedWeights merged_weights(const std::string& model, const std::string& path) {
+  const auto adapters = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_checkpoint(path));
+  if (!train::adapter_note(*adapters))
+    throw UsageError(quote(path, 200) + " contains no adapters to merge", {}, "leave out --merged");
+  if (model.empty()) return merged_gpt(path, adapters->step());
+  const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(model));
+  const auto read = [merged = merge(archive, adapters)](const std::string& name) {
+    return merged->read(name);
+  };
+  return {state_metadata(archive->graph()), read, adapters->step()};
 }
 
 pipe::TensorSource tensor_source(const std::shared_ptr<const graph::Pt2Archive>& archive,

@@ -1,7 +1,7 @@
 // Exported models with the weights of a checkpoint.
 #pragma once
 
-#include <penstock/checkpoint/checkpoint.h>
+#include <penstock/checkpoint/convert.h>
 #include <penstock/graph/pt2.h>
 #include <penstock/graph/pt2_copy.h>
 #include <penstock/pipe/pipe.h>
@@ -21,6 +21,11 @@ constexpr const char* kTrainedHelp =
 //! difference.
 graph::NewWeight trained_values(const std::shared_ptr<const graph::Pt2Archive>& archive,
                                 const std::string& path);
+
+//! The weights of the model that the adapters of a checkpoint make with their base, which comes from the
+//! archive `model`, or is that of the built-in GPT if it is empty. Throws UsageError if the checkpoint
+//! contains no adapters, or those of another model.
+checkpoint::ComputedWeights merged_weights(const std::string& model, const std::string& path);
 
 //! Reads the tensors of the archive, with the values of the weights at `path` unless it is empty. Reads only
 //! the requested tensors. Adapters are merged.

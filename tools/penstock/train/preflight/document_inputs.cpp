@@ -15,9 +15,6 @@
 namespace penstock::tool {
 namespace {
 
-constexpr const char* kPositionIds = "position_ids";
-constexpr const char* kAttentionMask = "attention_mask";
-
 std::optional<std::int64_t> token_number(const std::string& text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

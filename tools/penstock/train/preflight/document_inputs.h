@@ -15,6 +15,10 @@
 
 namespace penstock::tool {
 
+//! Inputs of exported language models, by name.
+constexpr const char* kPositionIds = "position_ids";
+constexpr const char* kAttentionMask = "attention_mask";
+
 //! The token of `--document-separator`; nullopt if there is none. `name` is a number, or a text that
 //! `tokenizer` encodes as one token. Throws UsageError for anything else.
 std::optional<std::int64_t> separator_token(const std::string& name, const std::string& tokenizer);

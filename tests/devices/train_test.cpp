@@ -471,5 +471,19 @@ TEST_F(DevicesTrainer, BatchesAreCopiedBesideComputation) {
   }
 }
 
+// The loss frees the copy of the target, whose memory serves the next one.
+TEST_F(DevicesTrainer, TargetsAreCopiedBesideComputation) {
+  const runtime::LossFunction loss = train::with_target_on_device(runtime::tensor_loss(
+      [](const at::Tensor& output, const at::Tensor& target) { return (output - target).square().sum(); }));
+  const at::Tensor target = numbers({64, 32}, 3).pin_memory(), output = numbers({64, 32}, 4);
+  const at::Tensor on_device = output.to(kCuda1);
+  simulated::clear_records();
+  std::vector<at::Tensor> losses;
+  for (int i = 0; i < 3; ++i) losses.push_back(loss(on_device, target, {}));
+  EXPECT_THAT(simulated::host_syncs(), testing::IsEmpty());
+  for (const at::Tensor& value : losses)
+    EXPECT_TRUE(at::allclose(value.cpu(), (output - target).square().sum()));
+}
+
 }  // namespace
 }  // namespace penstock::test

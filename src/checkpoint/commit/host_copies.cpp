@@ -65,7 +65,7 @@ void HostCopies::start(std::vector<at::Tensor>& tensors) {
     std::optional<c10::StreamGuard> guard;
     if (pinned) {
       guard.emplace(copy_stream(source.device()));
-      source.record_stream(guard->current_stream());
+      source.record_stream(guard->current_stream());  // it may be freed before its copy ends
     }
     tensors[i] = buffer.copy_(source, /*non_blocking=*/true);
   }

@@ -12,8 +12,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace penstock::test {
 namespace {
@@ -65,6 +65,80 @@ TEST_F(DevicesCheckpoint, SaveDoesNotBlockAndTensorsMayChange) {
             EXPECT_TRUE(same_bits(loaded[i].cpu().contiguous(), expected[i].contiguous())) << i;
         },
         {.device = c10::kCUDA});
+  }
+}
+
+void expect_saved(const std::filesystem::path& path, const std::vector<at::Tensor>& expected) {
+  const std::vector<at::Tensor> loaded = tensors_on(c10::kCPU);
+  for (const at::Tensor& tensor : loaded) tensor.zero_();
+  checkpoint::Checkpoint(path).load(pieces_of(loaded));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(same_bits(loaded[i].contiguous(), expected[i].contiguous())) << i;
+}
+
+// Without the option, `save` itself lets the stream wait.
+TEST_F(DevicesCheckpoint, ChangesWaitForOverlappedCopies) {
+  const simulated::UnorderedEventWaits unordered;
+  for (const auto& [overlap, waits] : {std::pair{false, false}, {true, true}, {true, false}}) {
+    const TempDir dir;
+    comm::run_thread_ranks(1, [&](comm::World& world) {
+      const std::vector<at::Tensor> tensors = tensors_on(kCuda1);
+      CheckpointWriter writer(dir.path(), world.group(), {.overlap_copies = overlap});
+      settle();
+      writer.save(1, pieces_of(tensors));
+      for (const at::Tensor& tensor : tensors) (void)tensor.sum();  // reads need no wait
+      EXPECT_THAT(take_races(), testing::IsEmpty());
+      if (waits) writer.wait_for_copies();
+      for (const at::Tensor& tensor : tensors) tensor.fill_(99);
+      writer.wait();
+      if (overlap && !waits) {
+        EXPECT_THAT(take_races(), testing::AllOf(testing::SizeIs(tensors.size()),
+                                                 testing::Each("aten::fill_ after aten::copy_")));
+      } else {
+        EXPECT_THAT(take_races(), testing::IsEmpty());
+      }
+    });
+    expect_saved(dir / "step-00000001", tensors_on(c10::kCPU));
+  }
+}
+
+// The memory of a tensor that is freed during its copy is not used again before the copy ends.
+TEST_F(DevicesCheckpoint, TensorsMayBeFreedDuringCopies) {
+  const simulated::UnorderedEventWaits unordered;
+  const TempDir dir;
+  comm::run_thread_ranks(1, [&](comm::World& world) {
+    std::vector<at::Tensor> tensors = tensors_on(kCuda1);
+    CheckpointWriter writer(dir.path(), world.group(), {.overlap_copies = true});
+    settle();
+    at::accelerator::emptyCache();
+    const void* const data = tensors.back().const_data_ptr();
+    writer.save(1, pieces_of(tensors));
+    tensors.pop_back();
+    const at::Tensor next = torch::zeros({4, 6}, kCuda1);
+    EXPECT_EQ(next.const_data_ptr(), data);
+    writer.wait();
+  });
+  expect_saved(dir / "step-00000001", tensors_on(c10::kCPU));
+}
+
+// Each save uses the pinned memory of the one before.
+TEST_F(DevicesCheckpoint, SavesInARowHaveTheirOwnValues) {
+  const TempDir dir;
+  comm::run_thread_ranks(1, [&](comm::World& world) {
+    const std::vector<at::Tensor> tensors = tensors_on(kCuda1);
+    CheckpointWriter writer(dir.path(), world.group(), {.keep = std::nullopt, .overlap_copies = true});
+    for (int step = 1; step <= 4; ++step) {
+      writer.wait_for_copies();
+      for (const at::Tensor& tensor : tensors) tensor.add_(1);
+      writer.save(step, pieces_of(tensors));
+    }
+    writer.wait();
+  });
+  for (int step = 1; step <= 4; ++step) {
+    std::vector<at::Tensor> expected = tensors_on(c10::kCPU);
+    for (const at::Tensor& tensor : expected)
+      for (int i = 0; i < step; ++i) tensor.add_(1);
+    expect_saved(dir / checkpoint::checkpoint_name(step), expected);
   }
 }
 

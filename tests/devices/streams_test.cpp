@@ -199,6 +199,21 @@ TEST_F(DevicesStreams, NonBlockingCopyToHostArrivesWithWait) {
   EXPECT_TRUE(same_bits(host, torch::ones({4})));
 }
 
+TEST_F(DevicesStreams, UnorderedEventWaitsDeliverBytesOnly) {
+  const c10::Stream side = side_stream();
+  const at::Tensor tensor = torch::zeros({8}, kCuda0);
+  tensor.add_(1);
+  const simulated::UnorderedEventWaits unordered;
+  const at::Tensor host = tensor.to(at::kCPU, /*non_blocking=*/true);
+  c10::Event event(c10::kCUDA);
+  event.record(main_stream());
+  event.synchronize();
+  EXPECT_TRUE(same_bits(host, torch::ones({8})));
+  const c10::StreamGuard on_side(side);
+  (void)tensor.sum();
+  EXPECT_THAT(take_races(), ElementsAre("aten::sum after aten::add"));
+}
+
 TEST_F(DevicesStreams, PageableCopyToHostBlocks) {
   const at::Tensor host = torch::zeros({4});
   host.copy_(torch::ones({4}, kCuda0), /*non_blocking=*/true);

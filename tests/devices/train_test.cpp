@@ -2,11 +2,13 @@
 #include "simulated_device_test.h"
 #include "support/error_message.h"
 #include "support/mesh_ranks.h"
+#include "support/same_bits.h"
 #include "support/temp_dir.h"
 #include "train/data/device_batch.h"
 #include "train/small_run.h"
 
 #include <penstock/base/error.h>
+#include <penstock/checkpoint/checkpoint.h>
 #include <penstock/checkpoint/safetensors.h>
 
 #include <ATen/Parallel.h>
@@ -20,6 +22,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <thread>
 
 namespace penstock::test {
 namespace {
@@ -128,6 +131,28 @@ TEST_F(DevicesTrainer, ResumesCheckpointsOfOtherDevices) {
     EXPECT_EQ(rest.first_step, 4);
     EXPECT_THAT(rest.losses, testing::Pointwise(testing::DoubleNear(1e-5),
                                                 std::vector(expected.begin() + 3, expected.end())));
+  }
+}
+
+// Step 3 is copied while step 4 runs.
+TEST_F(DevicesTrainer, ResumesBitwiseFromCopiesNextToSteps) {
+  for (const Topology& topology : {Topology{1, 1, 1, 4, "1F1B"}, Topology{2, 1, 1, 4, "ZB1P"},
+                                   Topology{2, 2, 1, 2, "1F1B", Sharding::Full}}) {
+    SCOPED_TRACE(name_of(topology));
+    const TempDir dir;
+    RunOptions options = short_options(topology);
+    const std::vector<double> on_cpu = run_on(c10::kCPU, options).losses;
+    options.checkpoint = {.directory = dir / "saved", .every = 1, .keep = 6};
+    const RunResult expected = run_on(c10::kCUDA, options);
+    EXPECT_THAT(expected.losses, testing::Pointwise(testing::DoubleNear(1e-5), on_cpu));
+    for (std::int64_t step = 4; step <= 6; ++step)
+      std::filesystem::remove_all(*options.checkpoint.directory / checkpoint::checkpoint_name(step));
+    options.checkpoint.resume = true;
+    const RunResult rest = run_on(c10::kCUDA, options);
+    EXPECT_EQ(rest.first_step, 4);
+    EXPECT_EQ(rest.losses, std::vector(expected.losses.begin() + 3, expected.losses.end()));
+    for (const auto& [name, tensor] : expected.parameters)
+      EXPECT_TRUE(same_bits(rest.parameters.at(name), tensor)) << name;
   }
 }
 
@@ -267,6 +292,53 @@ TEST_F(DevicesTrainer, HostSyncsPerStepAreBoundedWithAccumulationAndLossScale) {
   expect_syncs_at_most(1, options);  // the scale depends on the norm
 }
 
+// Counts the host syncs of the thread that runs the steps.
+struct ThreadSyncHook : train::RankHook {
+  explicit ThreadSyncHook(std::vector<std::ptrdiff_t>& into) : counts(into) {}
+  void on_phase(train::RunPhase phase, const train::RankState& state) override {
+    if (phase != train::RunPhase::Step || state.step < 2) return;
+    const std::vector<simulated::HostSync> syncs = simulated::host_syncs();
+    counts.push_back(std::count_if(syncs.begin(), syncs.end(), [](const auto& sync) {
+      return sync.thread == std::this_thread::get_id();
+    }));
+  }
+  std::vector<std::ptrdiff_t>& counts;
+};
+
+TEST_F(DevicesTrainer, CheckpointsDoNotBlockHost) {
+  const TempDir dir;
+  RunOptions options = with({1, 1, 1, 4, "1F1B"});
+  options.steps = 6;
+  options.checkpoint = {.directory = dir / "saved", .every = 1};
+  options.log_every = 100;
+  std::vector<std::ptrdiff_t> counts;
+  run_on(c10::kCUDA, options, 0, nullptr, [&](Rank) { return std::make_unique<ThreadSyncHook>(counts); });
+  ASSERT_EQ(counts.size(), 5U);  // before steps 2 to 6
+  EXPECT_THAT(counts, testing::Each(counts.front()));
+}
+
+// Writes to the first parameter at the start of step 3.
+struct WriteHook : train::RankHook {
+  void on_phase(train::RunPhase phase, const train::RankState& state) override {
+    if (phase != train::RunPhase::Step || state.step != 3) return;
+    const at::NoGradGuard no_grad;
+    state.stages.begin()->second->parameters().front().tensor.zero_();
+  }
+};
+
+// Only the update waits for the copies: a hook that changes a parameter before does not.
+TEST_F(DevicesTrainer, CopiesOfCheckpointRunNextToStep) {
+  const simulated::UnorderedEventWaits unordered;
+  const TempDir dir;
+  RunOptions options = short_options({1, 1, 1, 4, "1F1B"});
+  options.checkpoint = {.directory = dir / "saved", .every = 1};
+  run_on(c10::kCUDA, options);
+  EXPECT_THAT(take_races(), testing::IsEmpty());
+  options.checkpoint.directory = dir / "other";
+  run_on(c10::kCUDA, options, 0, nullptr, [](Rank) { return std::make_unique<WriteHook>(); });
+  EXPECT_THAT(take_races(), testing::ElementsAre("aten::zero_ after aten::copy_"));
+}
+
 std::vector<double> archive_losses(c10::DeviceType device, const std::string& name,
                                    train::ArchiveOptions archive, const RunOptions& options,
                                    const HookFactory& make_hook = nullptr) {
@@ -275,7 +347,8 @@ std::vector<double> archive_losses(c10::DeviceType device, const std::string& na
   std::vector<double> losses;
   const auto body = [&](comm::World& world) {
     const train::ArchiveModel model = train::archive_model(archive);
-    const auto data = train::tensor_data(checkpoint::load_safetensors(folder + name + ".safetensors"),
+    const std::string rows = name == "norm" ? "mlp" : name;
+    const auto data = train::tensor_data(checkpoint::load_safetensors(folder + rows + ".safetensors"),
                                          {.positional = model.positional, .keywords = model.keywords});
     const auto hook = make_hook ? make_hook(world.rank()) : nullptr;
     const RunResult result = train::run(world, *model.model, *data, options, {.hook = hook.get()});
@@ -336,6 +409,18 @@ TEST_F(DevicesTrainer, TrainsExportedModels) {
   }
 }
 
+// The next forward pass changes the running means, so it waits for the copies.
+TEST_F(DevicesTrainer, ForwardPassesWaitForCopiesOfBuffers) {
+  const simulated::UnorderedEventWaits unordered;
+  RunOptions options = archive_options({.schedule = schedule::ScheduleKind::GPipe, .microbatches = 2});
+  const train::ArchiveOptions archive{.loss = train::LossKind::Mse};
+  const std::vector<double> expected = archive_losses(c10::kCPU, "norm", archive, options);
+  const TempDir dir;
+  options.checkpoint = {.directory = dir / "saved", .every = 1};
+  EXPECT_THAT(archive_losses(c10::kCUDA, "norm", archive, options),
+              testing::Pointwise(testing::DoubleNear(1e-5), expected));
+}
+
 // The first rank launches its forward passes of step 3 while the last one waits before that step.
 struct RunAheadHook : train::RankHook {
   RunAheadHook(Rank of, std::promise<void>& promise, std::future_status& found)
@@ -384,6 +469,20 @@ TEST_F(DevicesTrainer, BatchesAreCopiedBesideComputation) {
     copy = {};  // the memory is used again only after the sum
     EXPECT_TRUE(at::equal(sum.cpu(), values + (values + 1)));
   }
+}
+
+// The loss frees the copy of the target, whose memory serves the next one.
+TEST_F(DevicesTrainer, TargetsAreCopiedBesideComputation) {
+  const runtime::LossFunction loss = train::with_target_on_device(runtime::tensor_loss(
+      [](const at::Tensor& output, const at::Tensor& target) { return (output - target).square().sum(); }));
+  const at::Tensor target = numbers({64, 32}, 3).pin_memory(), output = numbers({64, 32}, 4);
+  const at::Tensor on_device = output.to(kCuda1);
+  simulated::clear_records();
+  std::vector<at::Tensor> losses;
+  for (int i = 0; i < 3; ++i) losses.push_back(loss(on_device, target, {}));
+  EXPECT_THAT(simulated::host_syncs(), testing::IsEmpty());
+  for (const at::Tensor& value : losses)
+    EXPECT_TRUE(at::allclose(value.cpu(), (output - target).square().sum()));
 }
 
 }  // namespace

@@ -21,6 +21,9 @@ struct WriterOptions {
   //! A rank that must write more bytes than this makes no copy and writes before `save` returns. Copies of
   //! tensors on a device are in pinned host memory. The writer keeps their memory for the next save.
   std::uint64_t copy_limit = std::uint64_t{8} << 30;
+  //! Copy tensors of devices next to later work on them. They must not change between `save` and
+  //! `wait_for_copies`.
+  bool overlap_copies = false;
 };
 
 //! Writes to DIR/step-N.incomplete, flushes files and directories to disk, then renames the directory. A
@@ -43,9 +46,13 @@ class CheckpointWriter {
 
   //! Collective. Each rank passes its own pieces; a piece that several ranks hold is written once. The pieces
   //! must cover every tensor: otherwise a UsageError on every rank lists the problems. `notes` are taken from
-  //! the first rank of the group. The caller may modify the tensors after it returns. Waits for the previous
-  //! write first and throws its error (StorageError).
+  //! the first rank of the group. The caller may modify the tensors after it returns, unless
+  //! `overlap_copies` is set. Waits for the previous write first and throws its error (StorageError).
   void save(std::int64_t step, const std::vector<Piece>& pieces, const Notes& notes = {});
+
+  //! After it, the current streams of this thread may modify the tensors of the last save. The streams wait
+  //! for its copies; the host does not.
+  void wait_for_copies();
 
   //! Waits until the last save is complete on disk; throws its error.
   void wait();

@@ -274,6 +274,7 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
   }
   if (impl.options.asynchronous && bytes <= impl.options.copy_limit) {
     impl.copies.start(save->locals);
+    if (!impl.options.overlap_copies) wait_for_copies();
   } else {
     impl.copies.expect(save->locals);
   }
@@ -285,6 +286,10 @@ void CheckpointWriter::save(std::int64_t step, const std::vector<Piece>& given, 
   };
   impl.writing = std::async(std::launch::async, write);
   if (!impl.options.asynchronous || bytes > impl.options.copy_limit) wait();
+}
+
+void CheckpointWriter::wait_for_copies() {
+  impl_->copies.block_streams();
 }
 
 void CheckpointWriter::wait() {

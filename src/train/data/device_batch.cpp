@@ -21,12 +21,6 @@ c10::IValue pinned_tree(const c10::IValue& tree) {
   });
 }
 
-// A pinned tensor is copied in the background. Its memory is not reused before the copy ends.
-c10::IValue copied(const c10::IValue& tree, c10::Device device) {
-  return value::map_tensors(
-      tree, [&](const at::Tensor& tensor) { return tensor.to(device, /*non_blocking=*/tensor.is_pinned()); });
-}
-
 std::optional<c10::Device> device_of(const c10::IValue& tree) {
   for (const at::Tensor& tensor : value::tensors_of(tree))
     if (tensor.defined()) return tensor.device();
@@ -42,6 +36,24 @@ c10::Stream copy_stream(c10::Device device) {
   return streams.emplace(device, devices.getStreamFromGlobalPool(device)).first->second;
 }
 
+// Copies pinned tensors to the device in the background. The current stream waits for them, and their memory
+// is not reused before both streams have used it.
+c10::IValue copied(const c10::IValue& tree, c10::Device device) {
+  const c10::Stream copies = copy_stream(device);
+  const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  c10::IValue result = value::map_tensors(tree, [&](const at::Tensor& tensor) {
+    if (!tensor.is_cpu()) return tensor.to(device);  // from the current stream
+    const c10::StreamGuard guard(copies);
+    at::Tensor copy = tensor.to(device, /*non_blocking=*/tensor.is_pinned());
+    copy.record_stream(current);
+    return copy;
+  });
+  c10::Event end(device.type());
+  end.record(copies);
+  end.block(current);
+  return result;
+}
+
 }  // namespace
 
 Batch pinned(Batch batch, c10::Device device) {
@@ -55,22 +67,8 @@ Batch pinned(Batch batch, c10::Device device) {
 Batch to_device(Batch batch, c10::Device device) {
   if (device.is_cpu()) return batch;
   batch = pinned(std::move(batch), device);
-  const c10::Stream copies = copy_stream(device);
-  const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  const auto copy = [&](const c10::IValue& tree) {
-    return value::map_tensors(tree, [&](const at::Tensor& tensor) {
-      if (!tensor.is_cpu()) return tensor.to(device);  // from the current stream
-      const c10::StreamGuard guard(copies);
-      at::Tensor result = tensor.to(device, /*non_blocking=*/true);
-      result.record_stream(current);
-      return result;
-    });
-  };
-  for (c10::IValue& arg : batch.args) arg = copy(arg);
-  for (auto& [name, value] : batch.kwargs) value = copy(value);
-  c10::Event end(device.type());
-  end.record(copies);
-  end.block(current);
+  for (c10::IValue& arg : batch.args) arg = copied(arg, device);
+  for (auto& [name, value] : batch.kwargs) value = copied(value, device);
   return batch;
 }
 

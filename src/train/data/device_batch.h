@@ -17,7 +17,7 @@ Batch pinned(Batch batch, c10::Device device);
 //! The target stays on the host, where the weights of the loss are counted.
 Batch to_device(Batch batch, c10::Device device);
 
-//! Wraps a loss: moves the target to the device of the output.
+//! Wraps a loss: copies the target to the device of the output, on the stream of batches.
 runtime::LossFunction with_target_on_device(runtime::LossFunction loss);
 
 }  // namespace penstock::train

@@ -13,6 +13,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <set>
 
@@ -132,7 +133,7 @@ CheckpointManager::CheckpointManager(const comm::Group& world, const RunOptions&
     check_same_adapters(adapter_note(resume_->checkpoint), adapter_note(notes_));
   try {
     writer_ = std::make_unique<checkpoint::CheckpointWriter>(
-        directory, world, checkpoint::WriterOptions{.keep = checkpoint_options.keep});
+        directory, world, checkpoint::WriterOptions{.keep = checkpoint_options.keep, .overlap_copies = true});
   } catch (const checkpoint::StorageError& error) {
     // A directory that another run has locked is always an error.
     if (checkpoint_options.on_error == StoragePolicy::Stop || error.code() == EBUSY) throw;
@@ -193,7 +194,16 @@ void CheckpointManager::save(std::int64_t step, const Assembly& assembly, const 
   if (!decisions.loss_scale.empty()) notes["loss_scale"] = decisions.loss_scale;
   if (!decisions.position.empty()) notes[kPositionNote] = decisions.position;
   if (decisions.split) notes[kSplitNote] = to_string(*decisions.split);
-  writer_->save(step, stored_pieces(assembly), notes);
+  const std::vector<checkpoint::Piece> pieces = stored_pieces(assembly);
+  writer_->save(step, pieces, notes);
+  // The next forward pass may change buffers, for example those of batch norm.
+  if (std::any_of(pieces.begin(), pieces.end(),
+                  [](const auto& piece) { return piece.kind == checkpoint::PieceKind::Buffer; }))
+    writer_->wait_for_copies();
+}
+
+void CheckpointManager::wait_for_copies() {
+  if (writer_) writer_->wait_for_copies();
 }
 
 void CheckpointManager::wait() {

@@ -46,6 +46,9 @@ class CheckpointManager {
   bool enabled() const { return writer_ != nullptr; }
   //! Starts to write the state after a step. Waits for the previous write and throws its error.
   void save(std::int64_t step, const Assembly& assembly, const Decisions& decisions);
+  //! Call it before parameters or optimizer states change: the stream of this rank waits until they are
+  //! copied for the last checkpoint.
+  void wait_for_copies();
   //! Waits until the last checkpoint is on disk.
   void wait();
   //! The newest step whose checkpoint this run has completed. A write can take several steps.

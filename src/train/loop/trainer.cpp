@@ -265,6 +265,7 @@ class Run {
       if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) not_finite(record);
     }
     loss_scale_.update(record.skipped);
+    checkpoints_.wait_for_copies();
     if (!record.skipped) assembly_.optimizer->step(record.rate);
     interval_.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     ++interval_.steps;

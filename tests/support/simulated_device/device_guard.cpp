@@ -109,7 +109,8 @@ class SimulatedGuard final : public c10::impl::DeviceGuardImplInterface {
     return query(event_of(event).clock, std::exchange(event_of(event).queried, true));
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) synchronize_host(event_of(event).clock, event_of(event).device, "event");
+    if (event == nullptr) return;
+    synchronize_host(event_of(event).clock, event_of(event).device, "event", simulation().event_waits_order);
   }
   double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
     return std::chrono::duration<double, std::milli>(event_of(end).time - event_of(start).time).count();

@@ -41,6 +41,14 @@ std::vector<HostSync> host_syncs() {
   return simulation().host_syncs;
 }
 
+UnorderedEventWaits::UnorderedEventWaits() {
+  simulation().event_waits_order = false;
+}
+
+UnorderedEventWaits::~UnorderedEventWaits() {
+  simulation().event_waits_order = true;
+}
+
 void clear_records() {
   const std::lock_guard lock(simulation().mutex);
   simulation().races.clear();

@@ -40,6 +40,16 @@ struct HostSync {
 };
 std::vector<HostSync> host_syncs();
 
+//! While it exists, a host wait for an event does not order later launches. All threads share one clock, so
+//! the wait of a background thread otherwise hides that a stream does not wait.
+class UnorderedEventWaits {
+ public:
+  UnorderedEventWaits();
+  ~UnorderedEventWaits();
+  UnorderedEventWaits(const UnorderedEventWaits&) = delete;
+  UnorderedEventWaits& operator=(const UnorderedEventWaits&) = delete;
+};
+
 //! Forgets races and host syncs.
 void clear_records();
 

@@ -105,24 +105,25 @@ void record_race(Race race) {
   state.races.push_back(std::move(race));
 }
 
-void host_observed(const VectorClock& clock) {
+void host_observed(const VectorClock& clock, bool orders) {
   Simulation& state = simulation();
   std::vector<PendingCopy> done;
   {
     const std::lock_guard lock(state.mutex);
-    state.clocks.host_wait(clock);
-    done = state.pinned.take_done(state.clocks.host());
+    if (orders) state.clocks.host_wait(clock);
+    done = state.pinned.take_done(clock);
   }
   for (const PendingCopy& copy : done) finish(copy);
 }
 
-void synchronize_host(const VectorClock& clock, c10::DeviceIndex device, const std::string& cause) {
+void synchronize_host(const VectorClock& clock, c10::DeviceIndex device, const std::string& cause,
+                      bool orders) {
   Simulation& state = simulation();
   {
     const std::lock_guard lock(state.mutex);
     state.host_syncs.push_back({device, std::this_thread::get_id(), cause});
   }
-  host_observed(clock);
+  host_observed(clock, orders);
 }
 
 void synchronize_stream(const c10::Stream& stream, const std::string& cause) {

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Simulation {
   PinnedMemory pinned;
   std::vector<Race> races;
   std::vector<HostSync> host_syncs;
+  std::atomic<bool> event_waits_order = true;
 };
 
 //! The one simulation of the process; it is never destroyed. Throws if `enable` was not called.
@@ -51,12 +53,14 @@ Moment launch(c10::DeviceIndex device);
 void record_access(const at::Tensor& tensor, bool write, const std::string& operation, Moment moment);
 void record_race(Race race);
 
-//! Blocks the host until the work in `clock` is done; counts as a host sync.
-void synchronize_host(const VectorClock& clock, c10::DeviceIndex device, const std::string& cause);
+//! Blocks the host until the work in `clock` is done; counts as a host sync. Later launches of any stream
+//! come after it, unless `orders` is false.
+void synchronize_host(const VectorClock& clock, c10::DeviceIndex device, const std::string& cause,
+                      bool orders = true);
 void synchronize_stream(const c10::Stream& stream, const std::string& cause);
 
 //! The host knows that the work in `clock` is done, without having waited for it.
-void host_observed(const VectorClock& clock);
+void host_observed(const VectorClock& clock, bool orders = true);
 
 std::string to_string(const c10::Stream& stream);
 

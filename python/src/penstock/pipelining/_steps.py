@@ -176,7 +176,7 @@ class _OnRuntime(_PipelineSchedule):
         return True
 
     def _prepare_as_written(self) -> None:
-        """Lets PyTorch's loop set up the stages anew: the runtime leaves no buffers for it."""
+        """Lets PyTorch's loop set up the stages again: the runtime leaves no buffers for it."""
         if self._skips or self._shared:
             raise UsageError(
                 "declared skip values and shared parameters need the C++ runtime, but this schedule runs in PyTorch's loop",

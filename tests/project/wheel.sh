@@ -65,7 +65,9 @@ echo "== a pipeline of two ranks, and the same program on torch.distributed.pipe
 cp "$checkout/python/examples/stages.py" ours.py
 sed 's/penstock\.pipelining/torch.distributed.pipelining/' ours.py >theirs.py
 for program in ours theirs; do
-  OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo beside/bin/python -m torch.distributed.run --nproc-per-node=2 --rdzv-backend=c10d \
+  packages=
+  [ "$program" = ours ] || packages=$checkout/build/python  # the reference needs numpy
+  PYTHONPATH=$packages OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo beside/bin/python -m torch.distributed.run --nproc-per-node=2 --rdzv-backend=c10d \
     --rdzv-endpoint=127.0.0.1:0 "$program.py" InterleavedZeroBubble 2>&1 </dev/null | tee "$program.log"
 done
 expect 0 '^[1-9][0-9]* equal losses$' beside/bin/python -c 'if True:

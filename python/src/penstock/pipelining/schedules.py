@@ -41,6 +41,7 @@ from torch.distributed.pipelining.schedules import (  # noqa: F401
     _format_pipeline_order,
     _get_1f1b_rank_ops,
     _merge_bw,
+    _PipelineContext,
     _PipelineSchedule,
     _sorted_batch_p2p,
     _validate_schedule,

@@ -48,7 +48,10 @@ async function look(page, name, label) {
 async function check(page, scheme) {
   const [red] = (await page.evaluate(() => getComputedStyle(document.body).backgroundColor)).match(/\d+/g).map(Number);
   if ((red > 128) !== (scheme === "light")) problems.push(`the ${scheme} page has a background of red ${red}`);
-  await page.fill("input.md-search__input", "zero bubble");
+  // The search reads its field when a key is pressed, once its index is there.
+  await page.click("input.md-search__input");
+  await page.waitForFunction(() => !document.querySelector(".md-search-result__meta").textContent.includes("Initializing"), null, { timeout: 120000 });
+  await page.locator("input.md-search__input").pressSequentially("zero bubble");
   await page.waitForSelector(".md-search-result__item", { timeout: 120000, state: "attached" });
 }
 

@@ -28,11 +28,12 @@ lane() {
     [0-9]*) die "unknown version '$1' of libtorch" "use 2.13, 2.14 or 2.15" 2 ;;
   esac
   [ $# -eq 0 ] || modules=("$@")
-  local root=$PWD/build/cuda-$version dir=build/cuda-$version/release module programs suites names status=0
+  local root=$PWD/build/cuda-$version dir=build/cuda-$version/release module programs suites names status=0 compiler=()
   need_packages "${packages[@]}"
   fetch_cuda_torch "$version" "$root"
   export PENSTOCK_TORCH=$root/site/torch PENSTOCK_PYTHON=
-  configure release "$dir" -DPENSTOCK_FAKE_CUDA=ON -DPENSTOCK_EXAMPLES=OFF -DPENSTOCK_BENCH=OFF
+  [ -f "$dir/build.ninja" ] || select_compiler
+  configure release "$dir" "${compiler[@]}" -DPENSTOCK_FAKE_CUDA=ON -DPENSTOCK_EXAMPLES=OFF -DPENSTOCK_BENCH=OFF
   programs=$(IFS='|'; echo "${modules[*]}")
   # Cases are registered by the names of their suites, which start with the module's: Comm…, Tool….
   suites=; for module in "${modules[@]}"; do module=${module%s}; suites+="|${module^}"; done

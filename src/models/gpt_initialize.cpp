@@ -1,4 +1,5 @@
 // Initializes the parameters of the GPT. The values depend on seed and name, never on order or stage.
+#include "base/fnv1a.h"
 #include "models/name_seed.h"
 
 #include <penstock/models/gpt.h>
@@ -6,6 +7,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <cmath>
 #include <string_view>
 
@@ -13,10 +15,9 @@ namespace penstock::models {
 
 // FNV-1a over the bytes of the seed and the name, then mixed so that similar names give unrelated values.
 std::uint64_t name_seed(std::uint64_t seed, std::string_view name) {
-  std::uint64_t key = 14695981039346656037ULL;
-  const auto take = [&](unsigned char byte) { key = (key ^ byte) * 1099511628211ULL; };
-  for (int i = 0; i < 8; ++i) take(static_cast<unsigned char>(seed >> (8 * i)));
-  for (const char c : name) take(static_cast<unsigned char>(c));
+  std::array<char, 8> seed_bytes;
+  for (std::size_t i = 0; i < seed_bytes.size(); ++i) seed_bytes[i] = static_cast<char>(seed >> (8 * i));
+  std::uint64_t key = fnv1a(name, fnv1a({seed_bytes.data(), seed_bytes.size()}));
   key ^= key >> 33;
   key *= 0xff51afd7ed558ccdULL;
   return key ^ (key >> 33);

@@ -42,7 +42,7 @@ std::optional<SlurmShell> read_slurm_shell(const EnvironmentLookup& lookup);
 //! connections (32768 to 60999 by default).
 constexpr std::uint64_t kFirstJobPort = 20000, kJobPorts = 12000;
 std::uint16_t port_of_number(std::uint64_t number);
-//! From the FNV-1a hash of the text.
+//! From a hash of the text that is the same on every machine.
 std::uint16_t port_of_text(std::string_view text);
 
 //! Returns the value of a variable, or nullopt if it is unset or empty.

@@ -1,6 +1,7 @@
 // Chooses the launcher whose variables describe this process.
 #include "comm/rendezvous/environment.h"
 
+#include "base/fnv1a.h"
 #include "base/text.h"
 #include "comm/rendezvous/cluster_launchers.h"
 
@@ -189,9 +190,7 @@ std::uint16_t port_of_number(std::uint64_t number) {
 }
 
 std::uint16_t port_of_text(std::string_view text) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return port_of_number(hash);
+  return port_of_number(fnv1a(text));
 }
 
 LaunchedRank read_environment(const EnvironmentLookup& lookup, const AncestorLookup& ancestor) {

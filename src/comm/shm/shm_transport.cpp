@@ -1,6 +1,7 @@
 // Connects groups through shared memory, and through Gloo where they span hosts.
 #include "comm/shm/shm_transport.h"
 
+#include "base/fnv1a.h"
 #include "comm/shm/shm_backend.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ class ShmTransport : public Transport {
 
   c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                             const std::vector<int>& members, int me) override {
-    ShmBackend::Setup setup{.rank = me, .index = {}, .channel = fingerprint(name), .link = host_.link};
+    ShmBackend::Setup setup{.rank = me, .index = {}, .channel = fnv1a(name), .link = host_.link};
     for (const int member : members) {
       const auto found = host_.index.find(member);
       setup.index.push_back(found == host_.index.end() ? std::nullopt : std::optional(found->second));
@@ -49,13 +50,6 @@ class ShmTransport : public Transport {
   bool all_here(const std::vector<int>& members) const {
     return std::all_of(members.begin(), members.end(),
                        [this](int member) { return host_.index.contains(member); });
-  }
-
-  // FNV-1a: the same on every rank.
-  static std::uint64_t fingerprint(const std::string& name) {
-    std::uint64_t hash = 0xcbf29ce484222325;
-    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    return hash;
   }
 
   shm::Host host_;

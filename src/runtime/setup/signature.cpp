@@ -10,7 +10,7 @@
 namespace penstock::runtime {
 
 Signature& Signature::add(std::uint64_t value) {
-  state_ = (state_ ^ value) * 0x100000001b3ULL;
+  state_ = (state_ ^ value) * kFnv1aPrime;
   state_ ^= state_ >> 29U;
   return *this;
 }

@@ -2,6 +2,8 @@
 // and non-tensor values. Stages cache the message metadata of each signature.
 #pragma once
 
+#include "base/fnv1a.h"
+
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
@@ -17,7 +19,7 @@ class Signature {
   std::uint64_t value() const { return state_; }
 
  private:
-  std::uint64_t state_ = 0xcbf29ce484222325ULL;  // FNV-1a over 64-bit words, each with a final mix
+  std::uint64_t state_ = kFnv1aBasis;  // FNV-1a over 64-bit words, each with a final mix
 };
 
 }  // namespace penstock::runtime

@@ -3,13 +3,13 @@
 
 # fetch_cuda_torch VERSION DIR: unpacks the CUDA build of torch, with the packages of NVIDIA that it needs, into DIR/site. Does not install it.
 fetch_cuda_torch() {
-  local version=$1 root=$2 wheel
+  local version=$1 root=$2 wheel watched=$2/wheels  # with the files that pip downloads
   [ ! -f "$root/site/.complete" ] || return 0
   say "fetching the CUDA build of torch $version into $root: 2.6 GB to fetch, 5 GB on disk"
   rm -rf "$root/wheels" "$root/site"
   mkdir -p "$root/wheels" "$root/site"
   # Not from PIP_FIND_LINKS, which may name a CPU build. The compiler's headers are separate packages.
-  PIP_FIND_LINKS='' quietly python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --only-binary :all: \
+  TMPDIR=$watched PIP_FIND_LINKS='' quietly python3 -m pip download --quiet --no-cache-dir --disable-pip-version-check --only-binary :all: \
     --python-version 3.12 --dest "$root/wheels" "torch==$version" nvidia-cuda-crt nvidia-cuda-cccl || die "cannot fetch torch $version"
   for wheel in "$root"/wheels/torch-*.whl "$root"/wheels/nvidia_*.whl; do python3 -m zipfile -e "$wheel" "$root/site"; done
   rm -rf "$root/wheels"

@@ -269,43 +269,43 @@ JsonValue parse_json(std::span<const std::uint8_t> bytes, const std::string& whe
   return parse_json(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), where);
 }
 
-void fail_at(const std::string& where, const std::string& message) {
-  throw ParseError(where + ": " + message);
+void fail_at(std::string_view where, const std::string& message) {
+  throw ParseError(str_cat(where, ": ", message));
 }
 
-const JsonValue* optional_field(const JsonValue& object, std::string_view name, const std::string& where) {
+const JsonValue* optional_field(const JsonValue& object, std::string_view name, std::string_view where) {
   const JsonValue* const value = object_at(object, where).find(name);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
-const JsonValue& field(const JsonValue& object, std::string_view name, const std::string& where) {
+const JsonValue& field(const JsonValue& object, std::string_view name, std::string_view where) {
   const JsonValue* const value = optional_field(object, name, where);
   if (value == nullptr) fail_at(where, "missing field " + std::string(name));
   return *value;
 }
 
-const JsonObject& object_at(const JsonValue& value, const std::string& where) {
+const JsonObject& object_at(const JsonValue& value, std::string_view where) {
   if (value.object() == nullptr) fail_at(where, "expected an object");
   return *value.object();
 }
 
-const JsonArray& array_at(const JsonValue& value, const std::string& where) {
+const JsonArray& array_at(const JsonValue& value, std::string_view where) {
   if (value.array() == nullptr) fail_at(where, "expected a list");
   return *value.array();
 }
 
-const std::string& string_at(const JsonValue& value, const std::string& where) {
+const std::string& string_at(const JsonValue& value, std::string_view where) {
   if (value.string() == nullptr) fail_at(where, "expected a string");
   return *value.string();
 }
 
-std::int64_t integer_at(const JsonValue& value, const std::string& where) {
+std::int64_t integer_at(const JsonValue& value, std::string_view where) {
   if (!value.is_integer()) fail_at(where, "expected an integer");
   if (!value.integer()) fail_at(where, "the integer exceeds the range of int64");
   return *value.integer();
 }
 
-double real_at(const JsonValue& value, const std::string& where) {
+double real_at(const JsonValue& value, std::string_view where) {
   if (const auto number = value.number()) return *number;
   const std::string_view name = value.string() != nullptr ? std::string_view(*value.string()) : "";
   if (name == "Infinity") return std::numeric_limits<double>::infinity();
@@ -314,12 +314,12 @@ double real_at(const JsonValue& value, const std::string& where) {
   fail_at(where, "expected a number");
 }
 
-bool bool_at(const JsonValue& value, const std::string& where) {
+bool bool_at(const JsonValue& value, std::string_view where) {
   if (!value.boolean()) fail_at(where, "expected true or false");
   return *value.boolean();
 }
 
-JsonChoice choice_at(const JsonValue& value, const std::string& where) {
+JsonChoice choice_at(const JsonValue& value, std::string_view where) {
   const JsonMember* found = nullptr;
   for (const JsonMember& member : object_at(value, where)) {
     if (member.value.is_null()) continue;

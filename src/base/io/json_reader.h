@@ -104,24 +104,24 @@ struct JsonMember {
 JsonValue parse_json(std::string_view text, const std::string& where);
 JsonValue parse_json(std::span<const std::uint8_t> bytes, const std::string& where);
 
-[[noreturn]] void fail_at(const std::string& where, const std::string& message);
+[[noreturn]] void fail_at(std::string_view where, const std::string& message);
 
-const JsonValue& field(const JsonValue& object, std::string_view name, const std::string& where);
+const JsonValue& field(const JsonValue& object, std::string_view name, std::string_view where);
 //! Null if the field is missing or null.
-const JsonValue* optional_field(const JsonValue& object, std::string_view name, const std::string& where);
+const JsonValue* optional_field(const JsonValue& object, std::string_view name, std::string_view where);
 
-const JsonObject& object_at(const JsonValue& value, const std::string& where);
-const JsonArray& array_at(const JsonValue& value, const std::string& where);
-const std::string& string_at(const JsonValue& value, const std::string& where);
-std::int64_t integer_at(const JsonValue& value, const std::string& where);
-double real_at(const JsonValue& value, const std::string& where);  //!< also "Infinity", "-Infinity" and "NaN"
-bool bool_at(const JsonValue& value, const std::string& where);
+const JsonObject& object_at(const JsonValue& value, std::string_view where);
+const JsonArray& array_at(const JsonValue& value, std::string_view where);
+const std::string& string_at(const JsonValue& value, std::string_view where);
+std::int64_t integer_at(const JsonValue& value, std::string_view where);
+double real_at(const JsonValue& value, std::string_view where);  //!< also "Infinity", "-Infinity" and "NaN"
+bool bool_at(const JsonValue& value, std::string_view where);
 
 //! The single entry of a union: `{"as_int": 3}`. Null entries are ignored.
 struct JsonChoice {
   std::string name;
   const JsonValue* value;
 };
-JsonChoice choice_at(const JsonValue& value, const std::string& where);
+JsonChoice choice_at(const JsonValue& value, std::string_view where);
 
 }  // namespace penstock

@@ -30,7 +30,8 @@ Signature& Signature::add(const c10::IValue& tree) {
         .add(static_cast<std::uint64_t>(tensor.dim()));
     for (const std::int64_t size : tensor.sizes()) add(static_cast<std::uint64_t>(size));
     if (!tensor::is_dtensor(tensor)) return *this;
-    for (const std::int64_t size : tensor::mesh_of(tensor).shape()) add(static_cast<std::uint64_t>(size));
+    const tensor::DeviceMesh mesh = tensor::mesh_of(tensor);
+    for (const std::int64_t size : mesh.shape()) add(static_cast<std::uint64_t>(size));
     return add(std::string_view(to_string(tensor::placements_of(tensor))));
   }
   if (tree.isTuple()) {

@@ -21,7 +21,7 @@ struct WriterOptions {
   //! A rank that must write more bytes than this makes no copy and writes before `save` returns. Copies of
   //! tensors on a device are in pinned host memory. The writer keeps their memory for the next save.
   std::uint64_t copy_limit = std::uint64_t{8} << 30;
-  //! Copy tensors of devices next to later work on them. They must not change between `save` and
+  //! Copy tensors on devices while later work runs there. The tensors must not change between `save` and
   //! `wait_for_copies`.
   bool overlap_copies = false;
 };

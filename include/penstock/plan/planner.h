@@ -2,8 +2,8 @@
 // recomputation, it partitions the model and simulates a step. It ranks the plans by predicted time under the
 // memory cap and explains why the others lost.
 //
-// Under a memory cap, it also looks for the modules to recompute instead of whole stages: the first ones, in
-// a given order, as many as make the step shortest.
+// Under a memory cap, it also tries to recompute single modules instead of whole stages: the first ones of a
+// given order, as many as give the shortest step.
 #pragma once
 
 #include <penstock/plan/costs.h>

@@ -118,9 +118,9 @@ struct RunExtras {
   Observer* observer = nullptr;  //!< used on rank 0 only
   RankHook* hook = nullptr;      //!< of this rank
   bool gather_parameters = false;
-  //! Asked in every step on CPUs and if the host reads the gradient norm of every step, else in every logged
-  //! step. A value other than 0 on any rank ends the run on all ranks after that step, with a checkpoint if
-  //! the run writes any. The value is a reason, such as the number of a signal.
+  //! Called in every step on CPUs, or if the host reads the gradient norm of every step; otherwise in every
+  //! logged step. A value other than 0 on any rank ends the run on all ranks after that step, with a
+  //! checkpoint if the run writes any. The value is a reason, such as the number of a signal.
   std::function<int()> stop{};
   //! Strings to store in every checkpoint, by name, such as the configuration. The run adds its own: `seed`,
   //! `plan` and `cuts` if it chose them, `position` if the data has one, and `lora` with LoRA.

@@ -131,7 +131,7 @@ int costs_command(Arguments& arguments) {
   arguments.option("--momentum", optimizer.momentum, "momentum of sgd and rmsprop");
   arguments.choice<train::ParameterDtype>(
       "--param-dtype", dtype, named({train::ParameterDtype::Float32, train::ParameterDtype::Bfloat16}),
-      "dtype of the parameters that stages compute with; bf16: next to float32 master weights");
+      "dtype of the parameters that stages compute with; bf16 adds float32 master weights");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   if (!(flops > 0)) throw UsageError("--flops must be greater than 0");

@@ -61,7 +61,7 @@ Finding look_at_shared_memory() {
   return {name, CheckVerdict::Fine,
           space + (memory_is_readable() ? "; ranks read large tensors from each other's memory"
                                         : "; large tensors are copied through it, because "
-                                          "kernel.yama.ptrace_scope forbids to read other processes")};
+                                          "kernel.yama.ptrace_scope forbids reading other processes")};
 }
 
 Finding look_at_clocks() {

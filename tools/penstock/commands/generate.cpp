@@ -223,10 +223,11 @@ int generate_command(Arguments& arguments) {
       "--tokenizer", job.tokenizer,
       "how text becomes tokens of an exported model: bytes, or a tokenizer.json of Hugging Face");
   arguments.option("--max-tokens", job.options.tokens, "number of tokens to generate");
-  arguments.option("--temperature", job.temperature, "divides the logits; 0: the most likely token [0.8]");
-  arguments.option("--top-k", job.options.top, "sample only from the most likely tokens, this many");
+  arguments.option("--temperature", job.temperature,
+                   "the logits are divided by this number; 0: always the most likely token [0.8]");
+  arguments.option("--top-k", job.options.top, "sample only from this many of the most likely tokens");
   arguments.option("--top-p", job.options.top_p,
-                   "sample only from the most likely tokens whose probabilities reach this sum");
+                   "sample only from the most likely tokens that together reach this probability");
   arguments.flag("--greedy", job.greedy, "always take the most likely token");
   arguments.option("--seed", job.seed, "seed of the random numbers");
   arguments.option("--ranks", job.rank_request.ranks, "number of ranks (processes); the same as --pp [1]");

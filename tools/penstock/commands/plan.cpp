@@ -128,7 +128,7 @@ struct ModelOptions {
                      "with --model: the optimizer of the run, whose states take memory");
     arguments.option("--momentum", momentum, "with --model: momentum of sgd and rmsprop");
     arguments.choice("--param-dtype", parameter_dtype, Names{{"float32", "float32"}, {"bf16", "bf16"}},
-                     "with --model: dtype of the parameters that stages compute with; bf16: next to float32 "
+                     "with --model: dtype of the parameters that stages compute with; bf16 adds float32 "
                      "master weights");
   }
 

@@ -80,7 +80,7 @@ class TokenModel {
                        {}, kInputHint);
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (!is_known_layout(i))
-        throw UsageError("generate needs a model of a tensor of tokens, but cannot supply its input " +
+        throw UsageError("generate supplies tokens to the model, but cannot supply its input " +
                              quote(graph_.value(inputs[i].value).name),
                          {}, kInputHint);
     const auto& meta = meta_of(static_cast<std::size_t>(input - contents_.begin()));

@@ -64,8 +64,8 @@ void TrainSettings::declare(Settings& s) {
                      named({Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full}),
                      "what the replicas shard: optimizer states, also gradients, or also parameters (full)");
   s.add("--schedule", schedule,
-        "a schedule from penstock schedule --list, auto: generated for measured costs, or a file of penstock "
-        "schedule or plan (FILE.csv)");
+        "a schedule that penstock schedule --list names, auto (generated for measured costs), or a schedule "
+        "file (FILE.csv)");
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
@@ -90,8 +90,8 @@ void TrainSettings::declare(Settings& s) {
         "that is the loss");
   s.choice<LossMean>("--loss-mean", loss_mean,
                      named({LossMean::Auto, LossMean::Rows, LossMean::Labels, LossMean::NextLabels}),
-                     "what a loss that the model computes is a mean over: rows, the labels other than -100, "
-                     "or these without the first of each row; auto: from the graph");
+                     "what the model's own loss is a mean over: rows, the labels other than -100, or these "
+                     "labels without the first one of each row; auto: from the graph");
   s.choice<Precision>("--precision", run.precision,
                       named({Precision::Float32, Precision::Bfloat16, Precision::Float16}),
                       "autocast to bfloat16, or to float16 with a dynamic loss scale");

@@ -30,11 +30,10 @@ std::string text_of(const graph::ValueMeta& meta) {
 }
 
 [[noreturn]] void refuse_input(const graph::Value& input, const std::string& needed) {
-  throw UsageError(
-      str_cat("the input ", quote(input.name),
-              input.meta ? " is " + text_of(*input.meta) + ", which" : " has no metadata, so that it",
-              " cannot describe documents"),
-      {}, "export the model with " + needed + ", or leave out --document-separator");
+  throw UsageError(str_cat("the input ", quote(input.name),
+                           input.meta ? " is " + text_of(*input.meta) + ", which" : " has no metadata, so it",
+                           " cannot describe documents"),
+                   {}, "export the model with " + needed + ", or leave out --document-separator");
 }
 
 train::DocumentColumn position_column(const graph::Value& input) {

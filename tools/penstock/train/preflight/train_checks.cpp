@@ -46,7 +46,7 @@ void check_validation(const TrainSettings& request, const train::DataSource& dat
     throw UsageError(
         "the run that wrote the checkpoint held out no rows for validation, and a resumed run "
         "trains on the same rows",
-        {}, "name other rows with --validation-data, or leave out --eval-every");
+        {}, "give other rows with --validation-data, or leave out --eval-every");
   throw UsageError("the data is too small to hold out a part for validation", {},
                    "use more data, a larger --validation, or --eval-every 0");
 }
@@ -61,7 +61,7 @@ void check_full_batches(const TrainSettings& request, const train::ArchiveModel&
   if (last < batch)
     throw UsageError(
         str_cat("the last batch of an epoch has ", last, " of ", batch,
-                " rows, but a model that computes its own loss, a mean over rows, needs full batches"),
+                " rows, but the model computes its own loss as a mean over rows, which needs full batches"),
         {}, "use --drop-last, or a --batch that divides the number of examples");
   if (request.run.eval_every && data.validation_rows() < batch)
     throw UsageError(str_cat("there are ", data.validation_rows(), " rows for validation, but a model that ",

@@ -274,7 +274,7 @@ std::optional<std::string> repeated_rows_note(const TrainSettings& request, cons
   if (!request.no_shuffle || request.drop_last) return std::nullopt;
   const std::int64_t examples = data.steps_of(1, 1).value_or(request.run.batch);
   if (request.run.batch <= examples) return std::nullopt;
-  return str_cat("each batch of ", request.run.batch, " rows contains rows twice: there are ",
+  return str_cat("each batch of ", request.run.batch, " rows contains some rows more than once: there are ",
                  counted(examples, "training example"), ", and --no-shuffle wraps around");
 }
 

@@ -290,6 +290,7 @@ class Run {
           assembly_.pipeline->step(batch.args, pass.target(),
                                    {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
     }
+    broadcast_buffers(mesh_, assembly_);
     return results;
   }
 

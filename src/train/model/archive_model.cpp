@@ -139,6 +139,8 @@ class StagedArchive : public StagedModel {
       if (slot.names.size() > 1) state.aliases[slot.names[0]] = {slot.names.begin() + 1, slot.names.end()};
       if (!used.contains(slot.names[0])) unused.push_back(slot);
     }
+    const std::vector<std::string> changing = updated_buffers(pipe_.graph());
+    state.changing_buffers.emplace(changing.begin(), changing.end());
     add_adapter_names(state);
     const std::vector<at::Tensor> tensors = archive_->file->load(unused);
     for (std::size_t i = 0; i < unused.size(); ++i)
@@ -153,7 +155,7 @@ class StagedArchive : public StagedModel {
     for (const graph::Slot& slot : pipe_.graph().slots)
       if (is_in_state(slot))
         (archive_->is_adapter(slot.names[0]) ? state.adapters : state.base).insert(slot.names[0]);
-    for (const std::string& name : updated_buffers(pipe_.graph())) state.base.erase(name);
+    for (const std::string& name : *state.changing_buffers) state.base.erase(name);
   }
 
   // The layers of the model decide, not their adapters.

@@ -2,6 +2,7 @@
 #include "train/model/assembly.h"
 
 #include "base/text.h"
+#include "parallel/replica_agreement.h"
 #include "train/data/device_batch.h"
 #include "train/loop/counted_rows.h"
 #include "train/model/tensor_parallel_stage.h"
@@ -186,6 +187,22 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
   return pipeline;
 }
 
+// Sorted by dtype, so that one message carries all buffers of a dtype.
+std::vector<at::Tensor> changing_buffers(
+    const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages,
+    const std::optional<std::set<std::string>>& names) {
+  std::vector<value::NamedTensor> found;
+  for (const auto& [index, stage] : stages)
+    for (const value::NamedTensor& item : stage->buffers())
+      if (!names || names->contains(item.name)) found.push_back(item);
+  std::vector<at::Tensor> tensors;
+  for (const value::NamedTensor& item : parallel::each_once(found)) tensors.push_back(item.tensor);
+  std::stable_sort(tensors.begin(), tensors.end(), [](const at::Tensor& a, const at::Tensor& b) {
+    return a.scalar_type() < b.scalar_type();
+  });
+  return tensors;
+}
+
 // Before data parallelism groups parameters by whether they are trained.
 void freeze_parameters(const runtime::StageModule& module, const ParameterGroups& groups) {
   for (const value::NamedTensor& item : module.parameters()) {
@@ -241,6 +258,8 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
     stages.emplace_back(instrumented, stage, schedule.num_stages(), device, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
+  if (replicas.size() > 1)
+    assembly.replica_buffers = changing_buffers(assembly.stages, assembly.state.changing_buffers);
   runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);
   // Every pass has the same number of rows.
   if (data.has_fixed_shapes()) pipeline.shapes = runtime::ShapeMode::Static;
@@ -254,6 +273,11 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   assembly.optimizer =
       std::make_unique<Optimizer>(distinct_parameters(assembly.stages), options.optimizer, groups);
   return assembly;
+}
+
+void broadcast_buffers(const tensor::DeviceMesh& mesh, const Assembly& assembly) {
+  if (!assembly.replica_buffers.empty())
+    parallel::broadcast_values(mesh.group("dp"), assembly.replica_buffers);
 }
 
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh,

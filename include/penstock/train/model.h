@@ -155,6 +155,9 @@ struct ArchiveOptions {
   bool computes_loss = false;
   LossMean loss_mean = LossMean::Auto;  //!< with `computes_loss`: what the loss is a mean over
   std::optional<LoraOptions> lora{};    //!< trains adapters instead of the parameters of the archive
+  //! Converts a model whose parameters are bfloat16 or float16: tensors, inputs and operators with the dtype
+  //! of such parameters get this one. Not with `lora`.
+  std::optional<at::ScalarType> dtype{};
 };
 
 //! An exported model. The data must provide a tensor for each of its inputs that is not a constant.

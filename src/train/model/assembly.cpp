@@ -5,6 +5,7 @@
 #include "parallel/replica_agreement.h"
 #include "train/data/device_batch.h"
 #include "train/loop/counted_rows.h"
+#include "train/model/master_weights.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -134,10 +135,6 @@ int num_stages(const ParallelOptions& options) {
 
 namespace {
 
-bool has_master_weights(const RunOptions& run) {
-  return run.parameter_dtype != ParameterDtype::Float32;
-}
-
 parallel::ParameterStorage storage_of(Sharding sharding) {
   switch (sharding) {
     case Sharding::None:
@@ -157,7 +154,8 @@ std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replica
                                                       const RunOptions& run) {
   parallel::StageShardOptions options;
   options.storage = storage_of(run.parallel.sharding);
-  if (has_master_weights(run)) {
+  options.store_as = at::kFloat;  // master weights
+  if (run.parameter_dtype == ParameterDtype::Bfloat16) {
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
   }
@@ -244,14 +242,26 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   parts->recompute_modules(options.parallel.recompute_modules);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
-  if (options.parallel.sharding != Sharding::None || has_master_weights(options))
+  for (const std::string& dtype : reduced_parameter_dtypes(model, groups))
+    assembly.messages.push_back("parameters in " + dtype +
+                                " are trained with master weights and optimizer states in float32");
+  std::map<StageId, std::shared_ptr<runtime::StageModule>> modules;
+  if (options.parallel.sharding != Sharding::None || options.parameter_dtype != ParameterDtype::Auto)
     assembly.sharded = make_sharded(replicas, *parts, options);
-  std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
     module->to(device);
     freeze_parameters(*module, groups);
-    if (assembly.sharded) module = assembly.sharded->add(stage, module);
+    modules[stage] = assembly.sharded ? assembly.sharded->add(stage, module) : module;
+  }
+  if (!assembly.sharded && std::any_of(modules.begin(), modules.end(), [](const auto& item) {
+        return trains_reduced_parameters(*item.second);
+      })) {
+    assembly.sharded = make_sharded(replicas, *parts, options);
+    for (auto& [stage, module] : modules) module = assembly.sharded->add(stage, module);
+  }
+  std::vector<runtime::PipelineStage> stages;
+  for (const auto& [stage, module] : modules) {
     const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
     assembly.stages[stage] = instrumented;
     progress.stages[stage] = instrumented;

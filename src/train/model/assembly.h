@@ -33,7 +33,8 @@ struct Assembly {
   at::Device device = at::kCPU;  //!< of this rank
   std::shared_ptr<StageObserver> observer = std::make_shared<StageObserver>();
   std::map<StageId, std::shared_ptr<InstrumentedStage>> stages;  //!< the stages of this rank
-  std::shared_ptr<parallel::ShardedStages> sharded;              //!< null if the stages own float32 copies
+  //! Null if the optimizer updates the parameters of the stages themselves.
+  std::shared_ptr<parallel::ShardedStages> sharded;
   Sharding sharding = Sharding::None;
   ModelState state;                   //!< additional state for checkpoints
   //! The buffers of this rank that a step changes, sorted by dtype. Empty if there is only one replica.

@@ -20,7 +20,9 @@ class ShardedStageModule final : public runtime::StageModule {
  public:
   ShardedStageModule(std::shared_ptr<runtime::StageModule> inner, std::shared_ptr<Sharded::Impl> units,
                      at::Device device)
-      : inner_(std::move(inner)), units_(std::move(units)), device_(device) {}
+      : inner_(std::move(inner)), units_(std::move(units)), device_(device) {
+    if (units_->input_type()) inner_->allow_other_float_dtypes();
+  }
 
   runtime::StageResult forward(const value::Args& args, const value::Kwargs& kwargs) override {
     const auto input = units_->input_type(), output = units_->output_type();

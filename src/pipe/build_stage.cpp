@@ -218,7 +218,7 @@ class PipeStage : public runtime::StageModule {
     }
     std::vector<IValue> inputs;
     for (const Feed& feed : feeds_) inputs.push_back(input(feed, user, args, kwargs));
-    check_inputs(module_->graph(), inputs, size_hint_);
+    check_inputs(module_->graph(), inputs, size_hint_, float_dtypes_);
     const bool recomputes = recomputed_.any() && module_->is_training() && at::GradMode::is_enabled();
     std::vector<IValue> outputs = recomputes ? recomputed_.run(inputs) : module_->run(std::move(inputs));
     runtime::StageResult result;
@@ -245,6 +245,7 @@ class PipeStage : public runtime::StageModule {
 
   std::optional<std::set<std::string>> keywords() const override { return keywords_; }
   bool accumulates_repeatedly() const override { return recomputed_.shares_parameters(); }
+  void allow_other_float_dtypes() override { float_dtypes_ = graph::FloatDtypes::Any; }
 
  private:
   static const IValue& keyword(const value::Kwargs& kwargs, const std::string& name) {
@@ -275,6 +276,7 @@ class PipeStage : public runtime::StageModule {
   value::Structure args_;
   std::set<std::string> keywords_;
   bool first_, last_;
+  graph::FloatDtypes float_dtypes_ = graph::FloatDtypes::AsRecorded;
 };
 
 }  // namespace

@@ -125,7 +125,7 @@ std::string_view to_string(Precision precision) {
 }
 
 std::string_view to_string(ParameterDtype dtype) {
-  return dtype == ParameterDtype::Bfloat16 ? "bf16" : "float32";
+  return dtype == ParameterDtype::Bfloat16 ? "bf16" : "auto";
 }
 
 std::string_view to_string(NanPolicy policy) {
@@ -170,9 +170,9 @@ void check(const RunOptions& options) {
     throw UsageError("grad_clip must be a number greater than 0", {},
                      "give a maximum norm such as 1, or std::nullopt to disable clipping");
   check_optimizer(options.optimizer);
-  if (options.parameter_dtype == ParameterDtype::Bfloat16 && options.precision != Precision::Bfloat16)
-    throw UsageError("parameters in bfloat16 need autocast to bfloat16", {},
-                     "set precision to bf16, or parameter_dtype to float32");
+  if (options.parameter_dtype == ParameterDtype::Bfloat16 && options.precision == Precision::Float16)
+    throw UsageError("parameters in bfloat16 cannot be combined with autocast to float16", {},
+                     "set precision to bf16 or float32, or parameter_dtype to auto");
   if (!is_loss_scale(options.loss_scale.initial))
     throw UsageError("loss_scale.initial must be a power of two of at least 1", {}, "for example 65536");
   check_at_least(options.loss_scale.growth_interval, 1, "loss_scale.growth_interval");

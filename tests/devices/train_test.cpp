@@ -409,6 +409,15 @@ TEST_F(DevicesTrainer, TrainsExportedModels) {
   }
 }
 
+// Replicas exchange running means without a wait of the host.
+TEST_F(DevicesTrainer, HostSyncsPerStepAreBoundedWithBuffers) {
+  RunOptions options = archive_options({.dp = 2, .schedule = schedule::ScheduleKind::GPipe, .microbatches = 2});
+  options.log_every = 100;
+  expect_syncs_at_most(0, options, [](const RunOptions& run_options, const HookFactory& hook) {
+    archive_losses(c10::kCUDA, "norm", {.loss = train::LossKind::Mse}, run_options, hook);
+  });
+}
+
 // The next forward pass changes the running means, so it waits for the copies.
 TEST_F(DevicesTrainer, ForwardPassesWaitForCopiesOfBuffers) {
   const simulated::UnorderedEventWaits unordered;

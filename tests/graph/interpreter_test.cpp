@@ -85,6 +85,24 @@ TEST(GraphInterpreter, MovesConstantDevices) {
   EXPECT_TRUE(made[1].toTensor().is_cpu());
 }
 
+// Export asserts the dtypes that it has recorded, which autocast and mixed precision change.
+TEST(GraphInterpreter, AcceptsOtherDtypesThanRecorded) {
+  const Graph graph = parse_graph(R"(graph {
+  inputs ((%x,), {})
+  aten::_assert_tensor_metadata(%x, None, None, float32, device("cpu"), strided)
+  %a = aten::to.dtype(%x, float32, False, False, None)
+  return %a
+})");
+  const Interpreter interpreter(graph);
+  EXPECT_EQ(interpreter.run({at::ones({2}, at::kBFloat16)}, {})[0].toTensor().scalar_type(), at::kFloat);
+  const Graph sized = parse_graph(R"(graph {
+  inputs ((%x,), {})
+  aten::_assert_tensor_metadata(%x, [3], None, float32, None, None)
+  return %x
+})");
+  EXPECT_THROW(Interpreter(sized).run({at::ones({2})}, {}), OperatorError);
+}
+
 TEST(GraphInterpreter, WritesBackMutations) {
   const Graph graph = parse_graph(R"(graph {
   inputs ((%x,), {})

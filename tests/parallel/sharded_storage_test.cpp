@@ -115,6 +115,50 @@ TEST(ParallelShardedStorage, RanksWithoutElementsGatherParameters) {
   }
 }
 
+// A layer in bfloat16 with a frozen bias. Only the weight, which is trained, is stored in float32, too.
+TEST(ParallelShardedStorage, KeepsMasterWeightsOfTrainedParameters) {
+  const at::Tensor x = torch::linspace(-1, 1, 6).view({2, 3}).to(at::kBFloat16);
+  const auto bfloat16_layer = [] {
+    torch::nn::Linear layer = small_layer();
+    layer->to(at::kBFloat16);
+    layer->bias.set_requires_grad(false);
+    return layer;
+  };
+  const auto train_step = [&](torch::nn::Linear& layer) {
+    runtime::call(layer, x).to(at::kFloat).square().sum().backward();
+  };
+  torch::nn::Linear dense = bfloat16_layer();
+  const at::Tensor master = dense->weight.detach().to(at::kFloat);
+  for (int step = 0; step < 5; ++step) {
+    train_step(dense);
+    master.sub_(dense->weight.grad().to(at::kFloat), 0.001);
+    dense->weight.detach().copy_(master);
+    dense->weight.mutable_grad() = at::Tensor();
+  }
+  for (const ParameterStorage storage : {ParameterStorage::Shard, ParameterStorage::ShardGradients,
+                                         ParameterStorage::ShardOptimizer, ParameterStorage::Copy}) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
+      torch::nn::Linear layer = bfloat16_layer();
+      parallel::Sharded sharded =
+          parallel::fully_shard(layer, world.group(), {.storage = storage, .store_as = at::kFloat});
+      torch::optim::SGD optimizer(sharded.parameters(), 0.001);
+      for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        train_step(layer);
+        CHECK_THAT(layer->weight.scalar_type() == at::kBFloat16);
+        optimizer.step();
+      }
+      for (const value::NamedTensor& item : sharded.gather_parameters())
+        CHECK_THAT(at::equal(item.tensor, item.name == "weight" ? master : dense->bias));
+      sharded.unshard();
+      CHECK_THAT(at::equal(layer->weight, dense->weight));
+      std::vector<at::Tensor> tensors = layer->parameters();
+      for (const parallel::ShardedParameter& item : sharded.shards()) tensors.push_back(item.shard);
+      if (storage == ParameterStorage::Copy) CHECK_SAME(stored_bytes(tensors), 12 * (2 + 4) + 4 * 2);
+    });
+  }
+}
+
 // All parameters are gathered once per reduction.
 TEST(ParallelShardedStorage, GathersParametersOncePerReduction) {
   for (const ParameterStorage storage :

@@ -28,8 +28,10 @@ struct ArchiveRun {
   bool validates_on_all = false;
 };
 
+using MakeHook = std::function<std::unique_ptr<RankHook>(Rank rank)>;
+
 inline RunResult train_archive(const ArchiveRun& test, const RunOptions& options,
-                               Observer* observer = nullptr) {
+                               Observer* observer = nullptr, const MakeHook& make_hook = nullptr) {
   RunResult result;
   comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
     ArchiveOptions archive = test.archive;
@@ -42,12 +44,14 @@ inline RunResult train_archive(const ArchiveRun& test, const RunOptions& options
     const auto data = tensor_data(table, {.positional = model.positional,
                                           .keywords = model.keywords,
                                           .order = test.order,
+                                          .dtypes = model.dtypes,
                                           .validation = test.validates_on_all ? table : nullptr,
                                           .constants = model.constants,
                                           .has_target = !model.computes_loss,
                                           .labels = model.labels});
-    RunResult mine =
-        run(world, *model.model, *data, options, {.observer = observer, .gather_parameters = true});
+    const auto hook = make_hook ? make_hook(world.rank()) : nullptr;
+    RunResult mine = run(world, *model.model, *data, options,
+                         {.observer = observer, .hook = hook.get(), .gather_parameters = true});
     if (world.rank().value == 0) result = std::move(mine);
   });
   return result;

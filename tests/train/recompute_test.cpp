@@ -70,7 +70,7 @@ TEST(TrainRecompute, CombinesWithOtherFeatures) {
     SCOPED_TRACE("tensor parallel");
     expect_bitwise(short_run({2, 1, 1, 2, "1F1B", Sharding::None, 2}), 0);
   }
-  for (const ParameterDtype dtype : {ParameterDtype::Float32, ParameterDtype::Bfloat16}) {
+  for (const ParameterDtype dtype : {ParameterDtype::Auto, ParameterDtype::Bfloat16}) {
     SCOPED_TRACE(to_string(dtype));
     RunOptions options = short_run({2, 2, 1, 2, "1F1B", Sharding::Full});
     options.precision = Precision::Bfloat16;

@@ -54,11 +54,16 @@ class GraphModule {
   std::unique_ptr<Impl> impl_;
 };
 
+//! Which floating-point dtypes an input may have.
+enum class FloatDtypes {
+  AsRecorded,  //!< that of the graph; with autocast also float32, bfloat16 and float16
+  Any,         //!< of float32, bfloat16 and float16
+};
+
 //! Throws ShapeError listing every input leaf that does not match: wrong dtype, wrong fixed size, conflicting
-//! values of a symbol, or a symbol out of range. With autocast, float32, bfloat16 and float16 are equivalent.
-//! `size_hint` replaces the default hint for wrong fixed sizes.
+//! values of a symbol, or a symbol out of range. `size_hint` replaces the default hint for wrong fixed sizes.
 void check_inputs(const Graph& graph, const std::vector<c10::IValue>& leaves,
-                  const std::string& size_hint = {});
+                  const std::string& size_hint = {}, FloatDtypes floats = FloatDtypes::AsRecorded);
 
 //! Flattens the arguments in the order of `graph.inputs`. Throws UsageError if their structure differs.
 std::vector<c10::IValue> flatten_inputs(const Graph& graph, const value::Args& args,

@@ -40,11 +40,15 @@ struct ShardOptions {
   //! Gather and compute in this type (bfloat16 or half). The shards that the optimizer updates keep their own
   //! type.
   std::optional<at::ScalarType> compute_as{};
+  //! For a module in bfloat16 or half: store the shards of its trained parameters in this type (float), and
+  //! gather and compute in that of the module. Other parameters keep their type.
+  std::optional<at::ScalarType> store_as{};
   //! Convert floating-point tensor arguments of the model and its units to `compute_as`.
   bool cast_inputs = true;
   //! Convert floating-point tensors in the result of the model to this type.
   std::optional<at::ScalarType> output_as{};
-  //! Accumulate and reduce gradients in this type. Default: the type in which they are computed.
+  //! Accumulate and reduce gradients in this type. Default: `store_as` where it applies, else the type in
+  //! which they are computed.
   std::optional<at::ScalarType> reduce_as{};
   //! Hybrid sharding: the ranks in other sharding groups that hold the same shards. Gradients are also
   //! averaged over them.
@@ -70,6 +74,7 @@ struct ShardOptions {
 struct StageShardOptions {
   ParameterStorage storage = ParameterStorage::Shard;
   std::optional<at::ScalarType> compute_as{};
+  std::optional<at::ScalarType> store_as{};
   bool cast_inputs = true;
   std::optional<at::ScalarType> output_as{};
   std::optional<at::ScalarType> reduce_as{};

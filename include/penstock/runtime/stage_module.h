@@ -58,6 +58,9 @@ class StageModule {
   virtual bool accumulates_repeatedly() const { return false; }
   //! The names of the keyword arguments that it takes; nullopt if it accepts any.
   virtual std::optional<std::set<std::string>> keywords() const { return std::nullopt; }
+  //! Called when parameters and inputs are converted to another floating-point dtype than the module was
+  //! captured or exported with.
+  virtual void allow_other_float_dtypes() {}
   //! The meshes of its distributed parameters, without duplicates.
   virtual std::vector<tensor::DeviceMesh> meshes() const;
 };

@@ -50,6 +50,9 @@ struct ModelState {
   //! With LoRA, the tensors that do not change: checkpoints leave them out.
   std::set<std::string> base{};
   std::set<std::string> adapters{};  //!< with LoRA, the parameters that it adds to the model
+  //! The buffers that a training step changes, such as running statistics, by their names in the stages. After
+  //! each step, replicas take them from the first replica. nullopt: every buffer may change.
+  std::optional<std::set<std::string>> changing_buffers{};
 };
 
 //! A model that is split into stages. Weights are loaded or initialized when a stage is built.
@@ -152,6 +155,9 @@ struct ArchiveOptions {
   bool computes_loss = false;
   LossMean loss_mean = LossMean::Auto;  //!< with `computes_loss`: what the loss is a mean over
   std::optional<LoraOptions> lora{};    //!< trains adapters instead of the parameters of the archive
+  //! Converts a model whose parameters are bfloat16 or float16: tensors, inputs and operators with the dtype
+  //! of such parameters get this one. Not with `lora`.
+  std::optional<at::ScalarType> dtype{};
 };
 
 //! An exported model. The data must provide a tensor for each of its inputs that is not a constant.

@@ -41,17 +41,19 @@ enum class Sharding {
   Gradients,  //!< gradients and optimizer states (ZeRO-2)
   Full,       //!< parameters, gradients and optimizer states (ZeRO-3)
 };
-//! The type in which stages compute.
+//! Whether stages compute with autocast.
 enum class Precision {
-  Float32,
+  Float32,   //!< no autocast
   Bfloat16,  //!< autocast to bfloat16
   Float16,   //!< autocast to float16, with a dynamic loss scale
 };
-//! The type of the parameters with which stages compute. The optimizer always updates float32 parameters,
-//! the master weights; checkpoints contain these.
+//! The type of the parameters with which stages compute. If it is bfloat16 or float16, the optimizer updates
+//! float32 copies of the trained parameters, the master weights, and the stages compute with values that are
+//! rounded from them after each update; checkpoints contain the master weights. Parameters that are not
+//! trained keep the type of the model.
 enum class ParameterDtype {
-  Float32,
-  Bfloat16,  //!< copies in bfloat16, rounded from the master weights after each update
+  Auto,      //!< that of the model
+  Bfloat16,  //!< bfloat16; also converts floating-point inputs of the stages
 };
 //! What to do if a loss or gradient is not finite.
 enum class NanPolicy {
@@ -114,7 +116,7 @@ struct OptimizerOptions {
   bool centered = false;           //!< RmsProp: subtract the squared mean gradient
 };
 
-//! The loss scale of Precision::Float16. Gradients are computed for the loss times the scale, and divided by
+//! The loss scale of Precision::Float16, and of models with float16 parameters. Gradients are computed for the loss times the scale, and divided by
 //! it afterwards. If a gradient overflows on any rank, all ranks skip the update and the scale is halved. It
 //! doubles after `growth_interval` updates without an overflow.
 struct LossScaleOptions {
@@ -157,7 +159,7 @@ struct RunOptions {
   std::int64_t accumulate = 1;        //!< parts of a batch that run through the pipeline one after the other
   std::optional<double> grad_clip{};  //!< maximum gradient norm
   Precision precision = Precision::Float32;
-  ParameterDtype parameter_dtype = ParameterDtype::Float32;
+  ParameterDtype parameter_dtype = ParameterDtype::Auto;
   LossScaleOptions loss_scale{};
   std::uint64_t seed = 1;
   //! Passes whose rows are loaded ahead of their use, on a thread of its own; 0: load them on the thread of

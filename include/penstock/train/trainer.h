@@ -33,7 +33,7 @@ struct StepRecord {
   double bubble = 0;                       //!< fraction of time in which the pipeline ranks are idle
   std::vector<std::uint64_t> peak_memory;  //!< peak bytes per rank: of its device, or resident for the CPU
   bool skipped = false;                    //!< no update because a value was not finite
-  std::optional<double> loss_scale{};      //!< of the step, with Precision::Float16
+  std::optional<double> loss_scale{};      //!< of the step, if losses are scaled
 };
 
 //! Returns one line of the `log_json` file.

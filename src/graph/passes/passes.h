@@ -1,9 +1,10 @@
-// Analyses and small rewrites of graphs: memory writes, last uses, dead-node removal, eval mode, shape
-// propagation.
+// Analyses and small rewrites of graphs: memory writes, last uses, dead-node removal, eval mode, dtypes,
+// shape propagation.
 #pragma once
 
 #include <penstock/graph/ir.h>
 
+#include <set>
 #include <vector>
 
 namespace penstock::graph {
@@ -28,6 +29,13 @@ Graph remove_dead_nodes(const Graph& graph);
 //! Returns the graph in eval mode: `train` and `training` flags are false, attention has no dropout, running
 //! statistics are used but not updated.
 Graph eval_graph(const Graph& graph);
+
+//! The reduced dtypes (bfloat16, float16) of the parameters.
+std::set<at::ScalarType> reduced_parameter_dtypes(const Graph& graph);
+
+//! Returns the graph with `to` for every value and every dtype argument that is `from`. The caller converts the
+//! tensors of the slots. Autocast regions keep their dtype.
+Graph convert_dtype(const Graph& graph, at::ScalarType from, at::ScalarType to);
 
 //! Sets the sizes and dtype of every value for the given inputs (one per graph input; by default the sizes
 //! recorded in the graph). Runs on meta tensors. Throws UsageError if sizes depend on tensor elements, or if

@@ -171,15 +171,16 @@ bool is_autocast_dtype(at::ScalarType dtype) {
 
 // A graph was recorded without autocast, which changes the dtypes between operators, and therefore those that
 // one stage sends to the next.
-bool accepts_dtype(const at::Tensor& tensor, at::ScalarType expected) {
+bool accepts_dtype(const at::Tensor& tensor, at::ScalarType expected, FloatDtypes floats) {
   if (tensor.scalar_type() == expected) return true;
   return is_autocast_dtype(tensor.scalar_type()) && is_autocast_dtype(expected) &&
-         at::autocast::is_autocast_enabled(tensor.device().type());
+         (floats == FloatDtypes::Any || at::autocast::is_autocast_enabled(tensor.device().type()));
 }
 
 }  // namespace
 
-void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const std::string& size_hint) {
+void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const std::string& size_hint,
+                  FloatDtypes floats) {
   std::vector<std::string> faults;
   std::map<std::string, std::pair<std::int64_t, std::string>> symbols;
   const std::vector<std::string> paths = graph.input_paths();
@@ -200,7 +201,7 @@ void check_inputs(const Graph& graph, const std::vector<IValue>& leaves, const s
     }
     if (!value.meta) continue;
     const at::Tensor& tensor = leaves[i].toTensor();
-    if (!accepts_dtype(tensor, value.meta->dtype)) {
+    if (!accepts_dtype(tensor, value.meta->dtype, floats)) {
       faults.push_back(here + " is " + value::dtype_name(tensor.scalar_type()) + ", expected " +
                        value::dtype_name(value.meta->dtype));
     }

@@ -3,6 +3,7 @@
 #include "graph/run/interpreter.h"
 
 #include "base/text.h"
+#include "graph/ir/enums.h"
 #include "graph/ir/modes.h"
 #include "graph/ir/scalars.h"
 #include "graph/ir/schema.h"
@@ -138,7 +139,12 @@ class Compiler {
       const bool device = type && without_optional(*type).kind() == c10::TypeKind::DeviceObjType;
       // A factory call without a device also has a recorded device: the default one.
       const bool moved = device && device_ && node.args[i].constant() && reads_no_tensor(node);
-      operands.push_back(operand(program, moved ? Arg{IValue(*device_)} : node.args[i], type));
+      const bool ignored = is_recorded_dtype(node, i);
+      operands.push_back(operand(program,
+                                 moved     ? Arg{IValue(*device_)}
+                                 : ignored ? Arg{IValue()}
+                                           : node.args[i],
+                                 type));
     }
     for (const ValueId id : last) {
       make_last(program, operands, operand_of(id).index);
@@ -164,6 +170,12 @@ class Compiler {
     step.call = node.op ? call_of(program, node, operands, step.typed) : Call::Scalar;
     program.names.push_back(node.name() + (node.module.empty() ? "" : " of module " + node.module));
     program.steps.push_back(step);
+  }
+
+  //! Export records the dtypes of tensors as assertions. They do not hold with autocast or converted parameters.
+  static bool is_recorded_dtype(const Node& node, std::size_t arg) {
+    return node.op && enum_kind(node.op->schema().arguments()[arg]) == EnumKind::Dtype &&
+           node.op->operator_name().name == "aten::_assert_tensor_metadata";
   }
 
   //! Autocast of the CPU becomes that of the device to which the graph was moved.

@@ -49,8 +49,13 @@ FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const co
   at::TensorOptions shard_options =
       tensor::flatten_dtensor(parameters.front().tensor).local.options().requires_grad(false);
   if (shard_options.device().is_meta()) shard_options = shard_options.device(options.device);
-  full_ = at::empty({part_ * ranks},
-                    shard_options.dtype(options.compute_as.value_or(shard_options.dtype().toScalarType())));
+  const at::ScalarType type = shard_options.dtype().toScalarType();
+  full_ = at::empty({part_ * ranks}, shard_options.dtype(options.compute_as.value_or(type)));
+  const bool stores_other = options.store_as && trains_ && at::isReducedFloatingType(type);
+  if (stores_other) shard_options = shard_options.dtype(*options.store_as);
+  grad_type_ = options.reduce_as.value_or(stores_other ? *options.store_as : full_.scalar_type());
+  const bool copies = options.storage == ParameterStorage::Copy && full_.dtype() != shard_options.dtype();
+  keeps_parameters_ = options.storage != ParameterStorage::Shard && !copies;
   place_shard(shard_options);
   shard_.zero_();
   for (Entry& entry : entries_) {
@@ -65,7 +70,7 @@ FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const co
       }
     } else {
       const at::Tensor value = tensor::flatten_dtensor(entry.parameter).local.contiguous().view({-1});
-      if (keeps_parameters()) full_.narrow(0, entry.offset, entry.elements).copy_(value);
+      if (keeps_parameters_) full_.narrow(0, entry.offset, entry.elements).copy_(value);
       entry.shard.copy_(value.slice(0, entry.begin, entry.end));
     }
     entry.shard.set_requires_grad(trains_);
@@ -73,17 +78,12 @@ FlatShard::FlatShard(const std::vector<value::NamedTensor>& parameters, const co
   make_views();
   // Set the full shape once, because the gradient accumulator that the hooks need records it.
   for (Entry& entry : entries_) entry.parameter.set_data(entry.view);
-  gathered_ = !keeps_parameters();  // the values of other ranks may differ: gather them before the first use
-}
-
-bool FlatShard::keeps_parameters() const {
-  return options_.storage == ParameterStorage::ShardGradients ||
-         options_.storage == ParameterStorage::ShardOptimizer;
+  gathered_ = !keeps_parameters_;  // the values of other ranks may differ: gather them before the first use
 }
 
 // Gathers in place then need no copy of the shard, neither in memory nor in time.
 void FlatShard::place_shard(const at::TensorOptions& options) {
-  shard_in_full_ = keeps_parameters() && full_.dtype() == options.dtype();
+  shard_in_full_ = keeps_parameters_ && full_.dtype() == options.dtype();
   shard_ = shard_in_full_ ? over(full_, first_element(), {part_}) : at::empty({part_}, options);
 }
 
@@ -105,7 +105,7 @@ void FlatShard::make_views() {
 void FlatShard::replace_full() {
   full_ = at::empty_like(full_);
   make_views();
-  if (!keeps_parameters()) {
+  if (!keeps_parameters_) {
     empty_parameters();
     return set_storage(false);
   }
@@ -163,14 +163,14 @@ void FlatShard::finish_gather() {
 
 void FlatShard::release() {
   if (gathering_) finish_gather();
-  if (!gathered_ || keeps_parameters()) return;
+  if (!gathered_ || keeps_parameters_) return;
   gathered_ = false;
   empty_parameters();
   set_storage(false);
 }
 
 void FlatShard::outdate() {
-  if (!keeps_parameters()) return;  // freed after each use
+  if (!keeps_parameters_) return;  // freed after each use
   if (gathering_) finish_gather();
   gathered_ = false;
 }
@@ -185,7 +185,7 @@ void FlatShard::collect(std::size_t index) {
                      "sharded parameters need dense gradients (EmbeddingOptions::sparse(false))");
   }
   if (!grads_.defined()) {
-    grads_ = at::empty_like(full_, full_.options().dtype(options_.reduce_as.value_or(full_.scalar_type())));
+    grads_ = at::empty_like(full_, full_.options().dtype(grad_type_));
     const std::int64_t used = entries_.back().offset + entries_.back().elements;
     grads_.slice(0, used).zero_();
   }
@@ -201,7 +201,7 @@ void FlatShard::collect(std::size_t index) {
 void FlatShard::start_reduce() {
   const at::NoGradGuard no_grad;
   if (!grads_.defined())
-    grads_ = at::zeros_like(full_, full_.options().dtype(options_.reduce_as.value_or(full_.scalar_type())));
+    grads_ = at::zeros_like(full_, full_.options().dtype(grad_type_));
   for (const Entry& entry : entries_) {
     if (!entry.present) grads_.narrow(0, entry.offset, entry.elements).zero_();
   }

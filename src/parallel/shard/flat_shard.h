@@ -1,9 +1,10 @@
 // The parameters of a unit with the same type and requires_grad, concatenated and split into one equal shard
 // per rank. This rank keeps its shard. The full buffer is gathered into one storage that is freed and filled
 // again, so that views of parameters saved by autograd are valid whenever it is filled. With
-// ParameterStorage::ShardGradients and ShardOptimizer, the storage stays filled, and the shard is a part of
-// it if both have the same type. For distributed parameters (tensor parallelism), the local shards are
-// concatenated; the gathered parameters are distributed tensors again.
+// ParameterStorage::ShardGradients and ShardOptimizer, and with Copy if there is nothing to convert, the
+// storage stays filled, and the shard is a part of it if both have the same type. For distributed parameters
+// (tensor parallelism), the local shards are concatenated; the gathered parameters are distributed tensors
+// again.
 #pragma once
 
 #include <penstock/comm/group.h>
@@ -70,7 +71,6 @@ class FlatShard {
     bool present = false;
     bool installed = false;  //!< the last reduction gave it a gradient, on any rank
   };
-  bool keeps_parameters() const;
   bool replicates_gradients() const { return options_.storage == ParameterStorage::ShardOptimizer; }
   std::int64_t first_element() const { return part_ * gather_.rank(); }  //!< of the shard
   std::uint64_t version() const;
@@ -86,7 +86,9 @@ class FlatShard {
   std::vector<Entry> entries_;
   std::int64_t part_ = 0;  //!< elements per rank
   bool trains_;
-  at::Tensor shard_;  //!< this rank's shard, with padding
+  bool keeps_parameters_ = false;  //!< the full buffer stays filled
+  at::ScalarType grad_type_;       //!< in which gradients are accumulated and reduced
+  at::Tensor shard_;               //!< this rank's shard, with padding
   at::Tensor full_;   //!< the full buffer, in `compute_as`; its storage may be freed and reallocated
   bool shard_in_full_ = false;  //!< the shard is a part of the full buffer
   bool gathered_ = false;

@@ -87,6 +87,7 @@ UnitOptions unit_options(const StageShardOptions& stage) {
   UnitOptions options;
   options.storage = stage.storage;
   options.compute_as = stage.compute_as;
+  options.store_as = stage.store_as;
   options.cast_inputs = stage.cast_inputs;
   options.output_as = stage.output_as;
   options.reduce_as = stage.reduce_as;

@@ -158,7 +158,8 @@ void CheckpointManager::load(const Assembly& assembly) {
   if (!resume_) return;
   const bool any = options_.checkpoint.allow_partial;
   const checkpoint::LoadReport report = resume_->checkpoint.load(
-      stored_pieces(assembly), world_, {.allow_missing = any, .allow_extra = any, .allow_reshaped = any});
+      stored_pieces(assembly), world_,
+      {.allow_missing = any, .allow_extra = any, .allow_reshaped = any, .convert_dtypes = true});
   const auto report_titles = [&](const std::vector<std::string>& titles, const std::string& what) {
     if (!titles.empty()) messages_.push_back(what + ": " + join(titles, ", "));
   };

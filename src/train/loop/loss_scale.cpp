@@ -17,8 +17,9 @@ constexpr double kMax = 0x1p127;  // losses are float32
 
 }  // namespace
 
-LossScale::LossScale(const RunOptions& options)
-    : dynamic_(options.precision == Precision::Float16), interval_(options.loss_scale.growth_interval) {
+LossScale::LossScale(const RunOptions& options, bool has_float16_parameters)
+    : dynamic_(options.precision == Precision::Float16 || has_float16_parameters),
+      interval_(options.loss_scale.growth_interval) {
   if (dynamic_) value_ = options.loss_scale.initial;
 }
 

@@ -11,11 +11,11 @@ namespace penstock::train {
 
 class LossScale {
  public:
-  //! The scale is always 1 if the precision does not need one.
-  explicit LossScale(const RunOptions& options);
+  //! The scale is always 1 if neither the precision nor the parameters of the model are float16.
+  explicit LossScale(const RunOptions& options, bool has_float16_parameters = false);
 
   double value() const { return value_; }
-  //! Whether the scale changes. False in other precisions.
+  //! Whether the scale changes.
   bool is_dynamic() const { return dynamic_; }
   //! Whether an overflow may be the fault of the scale.
   bool can_shrink() const { return dynamic_ && value_ > 1; }

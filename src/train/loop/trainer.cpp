@@ -14,6 +14,7 @@
 #include "train/lora/adapter_note.h"
 #include "train/model/assembly.h"
 #include "train/model/auto_plan.h"
+#include "train/model/master_weights.h"
 
 #include <penstock/base/error.h>
 #include <penstock/train/trainer.h>
@@ -58,7 +59,7 @@ class Run {
         device_(world.device()),
         reduction_(model.reduction()),
         rate_(options.learning_rate, options.steps),
-        loss_scale_(options),
+        loss_scale_(options, has_float16_parameters(model)),
         progress_{.hook = extras.hook},
         checkpoints_(mesh_.all(), options_, notes_of(world, model, options, extras.notes)),
         reports_(world.rank().value == 0) {}
@@ -290,6 +291,7 @@ class Run {
           assembly_.pipeline->step(batch.args, pass.target(),
                                    {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
     }
+    broadcast_buffers(mesh_, assembly_);
     return results;
   }
 

@@ -22,12 +22,6 @@
 namespace penstock::train {
 namespace {
 
-// Autocast may leave the output in a type with too few digits for a loss.
-at::Tensor in_float32(const at::Tensor& tensor) {
-  const bool reduced = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
-  return reduced ? tensor.to(at::kFloat) : tensor;
-}
-
 // Class weights on the devices that asked for them: a copy per microbatch would block the host each time.
 // Ranks that are threads may share a loss.
 class ClassWeights {
@@ -72,6 +66,11 @@ double weight_of_labels(const c10::IValue& target, const at::Tensor& weights) {
 }
 
 }  // namespace
+
+at::Tensor in_float32(const at::Tensor& tensor) {
+  const bool reduced = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  return reduced ? tensor.to(at::kFloat) : tensor;
+}
 
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options) {
   return [leaf, kind, smoothing = options.label_smoothing, weights = ClassWeights(options)](

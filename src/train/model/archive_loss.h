@@ -14,6 +14,9 @@ namespace penstock::train {
 //! The label that means over labels leave out, as in PyTorch.
 inline constexpr std::int64_t kIgnoredLabel = -100;
 
+//! Converts bfloat16 and float16, which have too few digits for a loss, to float32.
+at::Tensor in_float32(const at::Tensor& tensor);
+
 //! The loss of one microbatch. `leaf` is the index of the tensor in the output that the loss reads.
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options);
 

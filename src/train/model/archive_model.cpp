@@ -1,5 +1,6 @@
 // Implements the model interface for exported models.
 #include "base/text.h"
+#include "graph/passes/passes.h"
 #include "parallel/graph/require_parallel_plan.h"
 #include "pipe/recomputed_graph.h"
 #include "train/lora/graph_adapters.h"
@@ -42,19 +43,43 @@ std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string
 struct Archive {
   ArchiveOptions options;
   std::shared_ptr<const graph::Pt2Archive> file;
+  std::shared_ptr<const graph::Graph> base{};     // that of the file, in the dtype of the options
+  std::set<at::ScalarType> converts{};            // the dtypes that are converted to it
   std::shared_ptr<const AdaptedGraph> adapted{};  // null without LoRA
 
-  const graph::Graph& graph() const { return adapted ? adapted->graph : file->graph(); }
+  const graph::Graph& graph() const { return adapted ? adapted->graph : *base; }
   const Lora* lora() const { return adapted ? &adapted->lora : nullptr; }
   bool is_adapter(const std::string& name) const { return adapted && adapted->is_adapter(name); }
 
-  // Reads the tensors of the archive, and makes those of adapters.
+  void set_base() {
+    base = {file, &file->graph()};
+    if (!options.dtype) return;
+    converts = reduced_parameter_dtypes(*base);
+    converts.erase(*options.dtype);
+    for (const at::ScalarType from : converts)
+      base = std::make_shared<const graph::Graph>(convert_dtype(*base, from, *options.dtype));
+    // The checksum of the base is that of the archive.
+    if (options.lora && !converts.empty())
+      throw UsageError("the dtype of a model with LoRA cannot be converted", {},
+                       "leave the dtype out, or export the model in that dtype");
+  }
+
+  // Reads the tensors of the archive.
+  std::vector<at::Tensor> read(const std::vector<graph::Slot>& slots) const {
+    std::vector<at::Tensor> tensors = file->load(slots);
+    for (at::Tensor& tensor : tensors)
+      if (converts.contains(tensor.scalar_type()))
+        tensor = tensor.detach().to(*options.dtype).set_requires_grad(tensor.requires_grad());
+    return tensors;
+  }
+
+  // The same, and makes the tensors of adapters.
   std::vector<at::Tensor> load(const std::vector<graph::Slot>& slots) const {
-    if (!adapted) return file->load(slots);
+    if (!adapted) return read(slots);
     std::vector<graph::Slot> stored;
     for (const graph::Slot& slot : slots)
       if (!is_adapter(slot.names[0])) stored.push_back(slot);
-    std::vector<at::Tensor> base = file->load(stored), tensors;
+    std::vector<at::Tensor> base = read(stored), tensors;
     auto next = base.begin();
     for (const graph::Slot& slot : slots)
       tensors.push_back(is_adapter(slot.names[0]) ? adapted->initial_value(slot.names[0])
@@ -139,8 +164,10 @@ class StagedArchive : public StagedModel {
       if (slot.names.size() > 1) state.aliases[slot.names[0]] = {slot.names.begin() + 1, slot.names.end()};
       if (!used.contains(slot.names[0])) unused.push_back(slot);
     }
+    const std::vector<std::string> changing = updated_buffers(pipe_.graph());
+    state.changing_buffers.emplace(changing.begin(), changing.end());
     add_adapter_names(state);
-    const std::vector<at::Tensor> tensors = archive_->file->load(unused);
+    const std::vector<at::Tensor> tensors = archive_->read(unused);
     for (std::size_t i = 0; i < unused.size(); ++i)
       state.unused.push_back(full_piece(unused[i].names[0], tensors[i].detach(), piece_kind(unused[i])));
     return state;
@@ -153,7 +180,7 @@ class StagedArchive : public StagedModel {
     for (const graph::Slot& slot : pipe_.graph().slots)
       if (is_in_state(slot))
         (archive_->is_adapter(slot.names[0]) ? state.adapters : state.base).insert(slot.names[0]);
-    for (const std::string& name : updated_buffers(pipe_.graph())) state.base.erase(name);
+    for (const std::string& name : *state.changing_buffers) state.base.erase(name);
   }
 
   // The layers of the model decide, not their adapters.
@@ -214,7 +241,7 @@ class ArchivedModel : public Model {
     const std::size_t leaf = loss_leaf(graph(), options().loss_output);
     if (options().computes_loss)
       return [leaf](const c10::IValue& output, const c10::IValue&, const value::Kwargs&) {
-        return value::flatten(output).leaves.at(leaf).toTensor();
+        return in_float32(value::flatten(output).leaves.at(leaf).toTensor());
       };
     return archive_loss(leaf, options().loss, options().loss_options);
   }
@@ -319,7 +346,9 @@ void check_loss_output(const graph::Graph& graph, std::size_t leaf) {
 ArchiveModel archive_model(const ArchiveOptions& options) {
   ArchiveModel result;
   result.archive = std::make_shared<const graph::Pt2Archive>(options.file.string());
-  const graph::Graph& graph = result.archive->graph();
+  Archive shared{options, result.archive};
+  shared.set_base();
+  const graph::Graph& graph = *shared.base;
   std::size_t positional = graph.inputs.size();
   if (graph.input_structure.children.size() == 2) {
     check_flat(graph.input_structure.children[0]);
@@ -339,14 +368,13 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
     check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
   result.loss_output = graph.output_paths()[leaf];
   result.computes_loss = options.computes_loss;
-  Archive shared{options, result.archive};
   if (options.computes_loss) {
     result.loss_mean = shared.options.loss_mean = resolve_loss_mean(graph, options.loss_mean);
     result.labels = label_input(result.loss_mean);
   }
   if (options.lora) shared.adapted = std::make_shared<const AdaptedGraph>(add_adapters(graph, *options.lora));
   result.graph = options.lora ? std::shared_ptr<const graph::Graph>(shared.adapted, &shared.adapted->graph)
-                              : std::shared_ptr<const graph::Graph>(result.archive, &graph);
+                              : shared.base;
   result.model = std::make_unique<ArchivedModel>(std::move(shared));
   return result;
 }

@@ -2,8 +2,10 @@
 #include "train/model/assembly.h"
 
 #include "base/text.h"
+#include "parallel/replica_agreement.h"
 #include "train/data/device_batch.h"
 #include "train/loop/counted_rows.h"
+#include "train/model/master_weights.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/base/error.h>
@@ -133,10 +135,6 @@ int num_stages(const ParallelOptions& options) {
 
 namespace {
 
-bool has_master_weights(const RunOptions& run) {
-  return run.parameter_dtype != ParameterDtype::Float32;
-}
-
 parallel::ParameterStorage storage_of(Sharding sharding) {
   switch (sharding) {
     case Sharding::None:
@@ -156,7 +154,8 @@ std::shared_ptr<parallel::ShardedStages> make_sharded(const comm::Group& replica
                                                       const RunOptions& run) {
   parallel::StageShardOptions options;
   options.storage = storage_of(run.parallel.sharding);
-  if (has_master_weights(run)) {
+  options.store_as = at::kFloat;  // master weights
+  if (run.parameter_dtype == ParameterDtype::Bfloat16) {
     options.compute_as = at::kBFloat16;
     options.reduce_as = at::kFloat;
   }
@@ -184,6 +183,22 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
     if (progress.hook->follows(kind)) pipeline.execution.custom[kind] = hooked;
   }
   return pipeline;
+}
+
+// Sorted by dtype, so that one message carries all buffers of a dtype.
+std::vector<at::Tensor> changing_buffers(
+    const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages,
+    const std::optional<std::set<std::string>>& names) {
+  std::vector<value::NamedTensor> found;
+  for (const auto& [index, stage] : stages)
+    for (const value::NamedTensor& item : stage->buffers())
+      if (!names || names->contains(item.name)) found.push_back(item);
+  std::vector<at::Tensor> tensors;
+  for (const value::NamedTensor& item : parallel::each_once(found)) tensors.push_back(item.tensor);
+  std::stable_sort(tensors.begin(), tensors.end(), [](const at::Tensor& a, const at::Tensor& b) {
+    return a.scalar_type() < b.scalar_type();
+  });
+  return tensors;
 }
 
 // Before data parallelism groups parameters by whether they are trained.
@@ -227,20 +242,34 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   parts->recompute_modules(options.parallel.recompute_modules);
   assembly.messages = parts->sharding_messages(tensor_ranks);
   assembly.state = parts->state();
-  if (options.parallel.sharding != Sharding::None || has_master_weights(options))
+  for (const std::string& dtype : reduced_parameter_dtypes(model, groups))
+    assembly.messages.push_back("parameters in " + dtype +
+                                " are trained with master weights and optimizer states in float32");
+  std::map<StageId, std::shared_ptr<runtime::StageModule>> modules;
+  if (options.parallel.sharding != Sharding::None || options.parameter_dtype != ParameterDtype::Auto)
     assembly.sharded = make_sharded(replicas, *parts, options);
-  std::vector<runtime::PipelineStage> stages;
   for (const StageId stage : schedule.placement.stages_of(Rank(pipeline_group.rank()))) {
     std::shared_ptr<runtime::StageModule> module = parts->stage(stage, tensor_group);
     module->to(device);
     freeze_parameters(*module, groups);
-    if (assembly.sharded) module = assembly.sharded->add(stage, module);
+    modules[stage] = assembly.sharded ? assembly.sharded->add(stage, module) : module;
+  }
+  if (!assembly.sharded && std::any_of(modules.begin(), modules.end(), [](const auto& item) {
+        return trains_reduced_parameters(*item.second);
+      })) {
+    assembly.sharded = make_sharded(replicas, *parts, options);
+    for (auto& [stage, module] : modules) module = assembly.sharded->add(stage, module);
+  }
+  std::vector<runtime::PipelineStage> stages;
+  for (const auto& [stage, module] : modules) {
     const auto instrumented = std::make_shared<InstrumentedStage>(module, assembly.observer);
     assembly.stages[stage] = instrumented;
     progress.stages[stage] = instrumented;
     stages.emplace_back(instrumented, stage, schedule.num_stages(), device, pipeline_group,
                         runtime::StageOptions{.recompute = options.parallel.recompute});
   }
+  if (replicas.size() > 1)
+    assembly.replica_buffers = changing_buffers(assembly.stages, assembly.state.changing_buffers);
   runtime::PipelineOptions pipeline = pipeline_options(model, *parts, options, progress, assembly.observer);
   // Every pass has the same number of rows.
   if (data.has_fixed_shapes()) pipeline.shapes = runtime::ShapeMode::Static;
@@ -254,6 +283,11 @@ Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model
   assembly.optimizer =
       std::make_unique<Optimizer>(distinct_parameters(assembly.stages), options.optimizer, groups);
   return assembly;
+}
+
+void broadcast_buffers(const tensor::DeviceMesh& mesh, const Assembly& assembly) {
+  if (!assembly.replica_buffers.empty())
+    parallel::broadcast_values(mesh.group("dp"), assembly.replica_buffers);
 }
 
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh,

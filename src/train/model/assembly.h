@@ -33,9 +33,12 @@ struct Assembly {
   at::Device device = at::kCPU;  //!< of this rank
   std::shared_ptr<StageObserver> observer = std::make_shared<StageObserver>();
   std::map<StageId, std::shared_ptr<InstrumentedStage>> stages;  //!< the stages of this rank
-  std::shared_ptr<parallel::ShardedStages> sharded;              //!< null if the stages own float32 copies
+  //! Null if the optimizer updates the parameters of the stages themselves.
+  std::shared_ptr<parallel::ShardedStages> sharded;
   Sharding sharding = Sharding::None;
   ModelState state;                   //!< additional state for checkpoints
+  //! The buffers of this rank that a step changes, sorted by dtype. Empty if there is only one replica.
+  std::vector<at::Tensor> replica_buffers;
   std::vector<std::string> messages;  //!< for the user: how the model is sharded
   std::unique_ptr<runtime::PipelineSchedule> pipeline;
   std::unique_ptr<Optimizer> optimizer;
@@ -68,6 +71,10 @@ ParameterGroups parameter_groups(const Model& model, const ParameterGroupOptions
 Assembly assemble(const tensor::DeviceMesh& mesh, at::Device device, const Model& model,
                   const ModelSplit& split, const schedule::Schedule& schedule, const DataSource& data,
                   const RunOptions& options, Progress& progress);
+
+//! Copies the buffers that a step has changed from the first replica to the others, so that all replicas
+//! validate with those of the checkpoint and continue like a run that resumes from it. Collective.
+void broadcast_buffers(const tensor::DeviceMesh& mesh, const Assembly& assembly);
 
 //! Gathers all parameters of the model on the CPU of world rank 0. Collective.
 std::map<std::string, at::Tensor> gather_parameters(const tensor::DeviceMesh& mesh, const Assembly& assembly);

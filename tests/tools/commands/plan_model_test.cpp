@@ -119,8 +119,8 @@ TEST(ToolPlanModel, CommandRecomputesWhatFitsUnderCap) {
 
 // AdamW has two states per parameter and a step; SGD without momentum has none.
 TEST(ToolPlanModel, CountsStatesOfOptimizer) {
-  const auto costs = [](std::vector<std::string> more) {
-    std::vector<std::string> words{"costs", kArchives + "causal.pt2", "--json"};
+  const auto costs = [](std::vector<std::string> more, const std::string& model = "causal.pt2") {
+    std::vector<std::string> words{"costs", kArchives + model, "--json"};
     words.insert(words.end(), more.begin(), more.end());
     std::uint64_t parameters = 0, states = 0;
     const json found = parsed(penstock(words));
@@ -136,6 +136,10 @@ TEST(ToolPlanModel, CountsStatesOfOptimizer) {
   EXPECT_EQ(costs({"--optimizer", "sgd"}), std::pair(parameters, std::uint64_t{0}));
   EXPECT_EQ(costs({"--optimizer", "sgd", "--momentum", "0.9"}), std::pair(parameters, parameters));
   EXPECT_EQ(costs({"--param-dtype", "bf16"}), std::pair(parameters + parameters / 2, states));
+  // Next to parameters in bfloat16, the master weights and their states are float32.
+  const auto exact = costs({}, "language.pt2"), converted = costs({"--param-dtype", "float32"}, "language_bf16.pt2");
+  EXPECT_EQ(converted, exact);
+  EXPECT_EQ(costs({}, "language_bf16.pt2"), std::pair(exact.first + exact.first / 2, exact.second));
 
   const std::vector<std::string> words{"--ranks", "1", "--microbatches", "2", "--schedules", "GPipe"};
   std::vector<std::string> sgd = words;

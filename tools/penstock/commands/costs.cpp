@@ -6,6 +6,8 @@
 #include "commands/commands.h"
 #include "commands/model_data.h"
 #include "config/device.h"
+#include "config/param_dtype.h"
+#include "graph/passes/passes.h"
 #include "graph/run/node_profile.h"
 #include "pipe/balance.h"
 #include "pipe/graph_layers.h"
@@ -55,20 +57,45 @@ void find_rows(ModelCosts& costs, const graph::Graph& exported, const graph::Gra
   }
 }
 
-//! Adds what a run with this optimizer stores in addition for the parameters of the layer.
-void add_training_bytes(pipe::GraphLayer& layer, const graph::Graph& graph,
+//! Sets what a run with this optimizer stores for the parameters of the layer.
+void set_training_bytes(pipe::GraphLayer& layer, const graph::Graph& graph,
                         const train::OptimizerOptions& optimizer, train::ParameterDtype dtype) {
+  plan::StageCosts& costs = layer.layer.costs;
   std::vector<value::NamedTensor> trained;
   for (const std::size_t index : layer.parameters) {
     const graph::Slot& slot = graph.slots[index];
     const auto& meta = graph.value(slot.value).meta;
-    if (!meta || !slot.requires_grad) continue;
-    const auto options = at::TensorOptions(meta->dtype).device(at::kMeta);
+    if (!meta) continue;
+    const StoredDtypes dtypes = stored_dtypes(meta->dtype, slot.requires_grad, dtype);
+    const auto elements = static_cast<std::uint64_t>(meta->numel());
+    const auto bytes_more = [&](at::ScalarType more) {  // than in the dtype of the model
+      return elements * (c10::elementSize(more) - c10::elementSize(meta->dtype));
+    };
+    costs.parameter_bytes += bytes_more(dtypes.stored);
+    if (dtypes.has_copy()) costs.parameter_bytes += elements * c10::elementSize(dtypes.computed);
+    if (!slot.requires_grad) continue;
+    costs.gradient_bytes += bytes_more(dtypes.stored);
+    const auto options = at::TensorOptions(dtypes.stored).device(at::kMeta);
     trained.push_back({slot.names[0], at::empty({meta->numel()}, options)});
   }
-  plan::StageCosts& costs = layer.layer.costs;
   costs.optimizer_bytes = optimizer_bytes(trained, optimizer);
-  if (dtype == train::ParameterDtype::Bfloat16) costs.parameter_bytes += costs.parameter_bytes / 2;  // copies
+}
+
+//! The graph as a run with this option trains it.
+graph::Graph converted_graph(graph::Graph graph, ParamDtype dtype) {
+  const auto to = converted_dtype(dtype);
+  if (!to) return graph;
+  for (const at::ScalarType from : reduced_parameter_dtypes(graph)) graph = convert_dtype(graph, from, *to);
+  return graph;
+}
+
+//! The tensors of the slots, in the dtypes of the graph.
+std::vector<at::Tensor> slot_tensors(const graph::Pt2Archive& archive, const graph::Graph& graph) {
+  std::vector<at::Tensor> tensors = archive.load(graph.slots);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (const auto& meta = graph.value(graph.slots[i].value).meta; meta)
+      tensors[i] = tensors[i].detach().to(meta->dtype).set_requires_grad(tensors[i].requires_grad());
+  return tensors;
 }
 
 std::string toml_of(const ModelCosts& costs, const std::string& how) {
@@ -115,7 +142,7 @@ int costs_command(Arguments& arguments) {
   std::int64_t layers = 64;
   DeviceChoice device = DeviceChoice::Cpu;
   train::OptimizerOptions optimizer;
-  train::ParameterDtype dtype = train::ParameterDtype::Float32;
+  ParamDtype dtype = ParamDtype::Auto;
   arguments.positional("MODEL.pt2", model, "an archive written by torch.export.save");
   arguments.option("--flops", flops, "floating-point operations per second, used to estimate times");
   arguments.option("--input", input,
@@ -129,9 +156,7 @@ int costs_command(Arguments& arguments) {
              train::OptimizerKind::Adagrad, train::OptimizerKind::RmsProp}),
       "optimizer of the run, for the bytes of its states");
   arguments.option("--momentum", optimizer.momentum, "momentum of sgd and rmsprop");
-  arguments.choice<train::ParameterDtype>(
-      "--param-dtype", dtype, named({train::ParameterDtype::Float32, train::ParameterDtype::Bfloat16}),
-      "dtype of the parameters that stages compute with; bf16 adds float32 master weights");
+  arguments.choice<ParamDtype>("--param-dtype", dtype, param_dtype_choices(), kParamDtypeHelp);
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   if (!(flops > 0)) throw UsageError("--flops must be greater than 0");
@@ -140,7 +165,7 @@ int costs_command(Arguments& arguments) {
     throw UsageError("--device requires --input", {},
                      "add --input FILE.safetensors, or estimate with --flops");
   const graph::Pt2Archive archive = open_archive(model);
-  const graph::Graph& exported = archive.graph();
+  const graph::Graph exported = converted_graph(archive.graph(), dtype);
   std::optional<graph::Graph> sized;
   std::vector<double> seconds;
   if (input.empty()) {
@@ -153,7 +178,7 @@ int costs_command(Arguments& arguments) {
     sized = sized_graph(exported, example);
     device = resolve_device(device, 1).choice;
     const c10::Device on = device_of(device);
-    graph::GraphModule module(exported, archive.load(exported.slots));
+    graph::GraphModule module(exported, slot_tensors(archive, exported));
     module.to(on);
     for (c10::IValue& leaf : example)
       if (leaf.isTensor()) leaf = leaf.toTensor().to(on);
@@ -161,7 +186,7 @@ int costs_command(Arguments& arguments) {
   }
   const graph::Graph& graph = sized ? *sized : exported;
   ModelCosts costs{.layers = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers))};
-  for (pipe::GraphLayer& layer : costs.layers) add_training_bytes(layer, graph, optimizer, dtype);
+  for (pipe::GraphLayer& layer : costs.layers) set_training_bytes(layer, graph, optimizer, parameter_dtype(dtype));
   costs.modules = pipe::recomputable_modules(graph, costs.layers, seconds);
   find_rows(costs, exported, graph);
   const std::string how = input.empty()

@@ -111,7 +111,7 @@ struct ModelOptions {
   std::string model;
   std::optional<double> flops;
   std::optional<std::string> input;
-  std::string optimizer = "adamw", parameter_dtype = "float32";
+  std::string optimizer = "adamw", parameter_dtype = "auto";
   double momentum = 0;
 
   void declare(Arguments& arguments) {
@@ -127,9 +127,10 @@ struct ModelOptions {
     arguments.choice("--optimizer", optimizer, optimizers,
                      "with --model: the optimizer of the run, whose states take memory");
     arguments.option("--momentum", momentum, "with --model: momentum of sgd and rmsprop");
-    arguments.choice("--param-dtype", parameter_dtype, Names{{"float32", "float32"}, {"bf16", "bf16"}},
-                     "with --model: dtype of the parameters that stages compute with; bf16 adds float32 "
-                     "master weights");
+    arguments.choice("--param-dtype", parameter_dtype,
+                     Names{{"auto", "auto"}, {"float32", "float32"}, {"bf16", "bf16"}},
+                     "with --model: dtype of the parameters that stages compute with; auto: that of the model. "
+                     "The optimizer always updates float32 master weights");
   }
 
   //! Throws UsageError if an option needs a model, but none is given.
@@ -145,7 +146,7 @@ struct ModelOptions {
     std::vector<std::string> words;
     if (optimizer != "adamw") words.insert(words.end(), {"--optimizer", optimizer});
     if (momentum != 0) words.insert(words.end(), {"--momentum", formatted("%g", momentum)});
-    if (parameter_dtype != "float32") words.insert(words.end(), {"--param-dtype", parameter_dtype});
+    if (parameter_dtype != "auto") words.insert(words.end(), {"--param-dtype", parameter_dtype});
     return words;
   }
 
@@ -188,7 +189,6 @@ std::vector<std::string> train_command_of(const plan::Plan& best, const plan::Pl
   if (!best.recomputed_modules.empty()) words.push_back("--recompute=" + join(best.recomputed_modules, ","));
   const std::vector<std::string> training = asked.training();
   words.insert(words.end(), training.begin(), training.end());
-  if (asked.parameter_dtype == "bf16") add("--precision", "bf16");
   return words;
 }
 

@@ -153,7 +153,7 @@ void RecipeSettings::declare(Settings& s, train::RunOptions& run) {
   s.choice<LossKind>("--loss", loss,
                      named({LossKind::CrossEntropy, LossKind::Mse, LossKind::Bce, LossKind::L1}),
                      "loss of an exported model");
-  s.add("--loss-scale", loss_scale, "initial loss scale of --precision fp16, a power of two [65536]");
+  s.add("--loss-scale", loss_scale, "initial loss scale of --precision fp16 and of models in float16, a power of two [65536]");
   s.add("--label-smoothing", label_smoothing, "label smoothing of cross_entropy");
   s.add("--class-weights", class_weights,
         "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor");
@@ -198,22 +198,25 @@ void RecipeSettings::resolve_learning_rate(train::RunOptions& run, bool built_in
   set_defaults(options, run.steps);
 }
 
-void RecipeSettings::resolve(train::RunOptions& run) {
+void RecipeSettings::resolve(train::RunOptions& run, bool built_in) {
   resolve_optimizer(run.optimizer);
   check_loss();
+  if (built_in) check_loss_scale(run.precision, /*has_float16=*/false);
   resolve_loss_scale(run);
-  if (run.parameter_dtype == train::ParameterDtype::Bfloat16 && run.precision != train::Precision::Bfloat16)
-    throw UsageError(str_cat("--param-dtype bf16 does not apply to --precision ", to_string(run.precision)),
-                     {}, "choose --precision bf16 too, or leave --param-dtype out");
+  if (run.parameter_dtype == train::ParameterDtype::Bfloat16 && run.precision == train::Precision::Float16)
+    throw UsageError("--param-dtype bf16 does not apply to --precision fp16", {},
+                     "choose --precision bf16 or float32, or leave --param-dtype out");
   run.parameters.rate_scales = read_rate_scales(rate_scales);
 }
 
-void RecipeSettings::resolve_loss_scale(train::RunOptions& run) {
-  const bool applies = run.precision == train::Precision::Float16;
-  if (loss_scale && !applies)
-    throw UsageError(str_cat("--loss-scale does not apply to --precision ", to_string(run.precision)), {},
+void RecipeSettings::check_loss_scale(train::Precision precision, bool has_float16) const {
+  if (loss_scale && precision != train::Precision::Float16 && !has_float16)
+    throw UsageError(str_cat("--loss-scale does not apply to --precision ", to_string(precision)), {},
                      "leave it out, or choose --precision fp16");
-  if (!applies) return;
+}
+
+void RecipeSettings::resolve_loss_scale(train::RunOptions& run) {
+  if (!loss_scale && run.precision != train::Precision::Float16) return;
   loss_scale = run.loss_scale.initial = loss_scale.value_or(run.loss_scale.initial);
   if (!train::is_loss_scale(*loss_scale))
     throw UsageError("--loss-scale must be a power of two of at least 1", {}, "for example 65536");

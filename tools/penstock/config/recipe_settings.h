@@ -37,7 +37,9 @@ struct RecipeSettings {
   void declare(Settings& settings, train::RunOptions& run);
   //! Resolves all defaults except those of the learning rate. Throws UsageError for values that are invalid
   //! or that do not apply to the chosen optimizer or loss.
-  void resolve(train::RunOptions& run);
+  void resolve(train::RunOptions& run, bool built_in);
+  //! Throws UsageError if `--loss-scale` is given, but neither the precision nor the model is float16.
+  void check_loss_scale(train::Precision precision, bool has_float16) const;
   //! Resolves the learning rate of a run of `run.steps` steps. Throws UsageError for values that are invalid
   //! or that do not apply to the chosen schedule.
   void resolve_learning_rate(train::RunOptions& run, bool built_in);

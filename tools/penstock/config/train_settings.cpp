@@ -95,10 +95,7 @@ void TrainSettings::declare(Settings& s) {
   s.choice<Precision>("--precision", run.precision,
                       named({Precision::Float32, Precision::Bfloat16, Precision::Float16}),
                       "autocast to bfloat16, or to float16 with a dynamic loss scale");
-  s.choice<ParameterDtype>("--param-dtype", run.parameter_dtype,
-                           named({ParameterDtype::Float32, ParameterDtype::Bfloat16}),
-                           "bf16: compute with parameters in bfloat16, and update float32 master weights "
-                           "(needs --precision bf16)");
+  s.choice<ParamDtype>("--param-dtype", param_dtype, param_dtype_choices(), kParamDtypeHelp);
   s.flag_or_list("--recompute", run.parallel.recompute, run.parallel.recompute_modules,
                  "keep only the stage inputs and recompute activations in the backward pass; "
                  "--recompute=PATTERNS recomputes only those of modules: blocks.*, layers.*.mlp");
@@ -197,7 +194,8 @@ void TrainSettings::resolve() {
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
   check_at_least(run.prefetch, 0, "--prefetch");
-  recipe.resolve(run);
+  run.parameter_dtype = parameter_dtype(param_dtype);
+  recipe.resolve(run, built_in());
   weights.resolve(run);
   adapters.resolve();
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
@@ -410,7 +408,8 @@ train::ArchiveOptions TrainSettings::archive() const {
           .tensor_plan = read_tensor_plan(tensor_plan),
           .computes_loss = computes_loss(),
           .loss_mean = loss_mean,
-          .lora = lora()};
+          .lora = lora(),
+          .dtype = converted_dtype(param_dtype)};
 }
 
 std::string fetched_text() {

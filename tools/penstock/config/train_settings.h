@@ -5,6 +5,7 @@
 #include "cli/verbosity.h"
 #include "config/device.h"
 #include "config/lora_settings.h"
+#include "config/param_dtype.h"
 #include "config/rank_counts.h"
 #include "config/recipe_settings.h"
 #include "config/settings.h"
@@ -56,6 +57,7 @@ struct TrainSettings {
   std::int64_t epochs = 0;                 //!< 0 after the data is known: `steps` then has its steps
   bool dry_run = false, dashboard = false;
   Verbosity verbosity;
+  ParamDtype param_dtype = ParamDtype::Auto;
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   train::LossMean loss_mean = train::LossMean::Auto;  //!< never Auto after the checks
   models::GptOptions gpt;

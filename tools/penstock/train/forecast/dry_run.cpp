@@ -164,7 +164,7 @@ std::string split_text(const DryRun& dry) {
   return "before " + join(dry.run.split_points, ", ") + "; " + dry.run.balance;
 }
 
-std::string optimizer_text(const train::RunOptions& run) {
+std::string optimizer_text(const train::RunOptions& run, const std::vector<std::string>& master) {
   std::string text = std::string(to_string(run.optimizer.kind)) + ", learning rate " +
                      number(run.learning_rate.peak) + " (" + std::string(to_string(run.learning_rate.kind));
   if (run.learning_rate.warmup > 0) text += ", " + counted(run.learning_rate.warmup, "warmup step");
@@ -177,9 +177,8 @@ std::string optimizer_text(const train::RunOptions& run) {
   if (!run.parameters.freeze.empty()) text += ", frozen: " + join(run.parameters.freeze, ", ");
   if (run.grad_clip) text += ", gradients clipped to norm " + number(*run.grad_clip);
   if (run.precision == train::Precision::Bfloat16) text += ", autocast to bfloat16";
-  if (run.parameter_dtype == train::ParameterDtype::Bfloat16)
-    text += ", parameters in bfloat16 with float32 master weights";
   if (run.precision == train::Precision::Float16) text += ", autocast to float16";
+  if (!master.empty()) text += ", parameters in " + join(master, " and ") + " with float32 master weights";
   return text;
 }
 
@@ -256,7 +255,7 @@ std::string to_text(const DryRun& dry) {
   line("data", data_text(dry.run.data));
   line("batch", batch_text(dry));
   line("steps", steps_text(dry));
-  line("optimizer", optimizer_text(dry.options()));
+  line("optimizer", optimizer_text(dry.options(), dry.run.master_dtypes));
   line("topology", topology_text(dry));
   line("schedule", schedule_text(dry));
   line("split", split_text(dry));
@@ -355,8 +354,9 @@ void write_run(JsonWriter& json, const DryRun& dry) {
   json.field("warmup", run.learning_rate.warmup).field("momentum", run.optimizer.momentum);
   json.field("weight_decay", run.optimizer.weight_decay).field("grad_clip", run.grad_clip.value_or(0));
   json.field("precision", to_string(run.precision))
-      .field("param_dtype", to_string(run.parameter_dtype))
-      .end_object();
+      .field("param_dtype", to_string(dry.request.param_dtype));
+  write_list(json, "master_weights_of", dry.run.master_dtypes);
+  json.end_object();
   json.key("checkpoint").begin_object().field("directory", dry.request.checkpoint);
   json.field("every", run.checkpoint.every.value_or(0)).field("keep", run.checkpoint.keep);
   json.field("resume", run.checkpoint.resume).end_object();

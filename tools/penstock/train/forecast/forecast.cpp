@@ -31,6 +31,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace penstock::tool {
@@ -171,9 +172,8 @@ std::vector<std::int64_t> local_elements(const graph::Graph& graph, const parall
   return elements;
 }
 
-std::uint64_t bytes_of(const graph::Graph& graph, const graph::Slot& slot, std::int64_t elements) {
-  const auto& meta = graph.value(slot.value).meta;
-  return meta ? static_cast<std::uint64_t>(elements) * c10::elementSize(meta->dtype) : 0;
+std::uint64_t bytes_of(std::int64_t elements, at::ScalarType dtype) {
+  return static_cast<std::uint64_t>(elements) * c10::elementSize(dtype);
 }
 
 //! Whether the run trains a parameter.
@@ -185,6 +185,18 @@ bool is_trained(const graph::Slot& slot, const train::RunOptions& run) {
   };
   return slot.kind == graph::Slot::Kind::Parameter && slot.requires_grad &&
          std::none_of(patterns.begin(), patterns.end(), freezes);
+}
+
+//! The dtypes of the parameters that the stages compute with next to master weights.
+std::vector<std::string> master_dtypes(const graph::Graph& graph, const train::RunOptions& run) {
+  std::set<std::string> names;
+  for (const graph::Slot& slot : graph.slots) {
+    const auto& meta = graph.value(slot.value).meta;
+    if (!meta || !is_trained(slot, run)) continue;
+    const StoredDtypes dtypes = stored_dtypes(meta->dtype, true, run.parameter_dtype);
+    if (dtypes.has_copy()) names.insert(value::dtype_name(dtypes.computed));
+  }
+  return {names.begin(), names.end()};
 }
 
 std::int64_t trained_parameters(const graph::Graph& graph, const train::RunOptions& run) {
@@ -203,8 +215,6 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
   const Sharding sharding = run.parallel.sharding;
   const bool sharded = sharding == Sharding::Full;
   const std::int64_t shards = sharding == Sharding::None ? 1 : run.parallel.dp;
-  const bool has_copies = run.parameter_dtype == train::ParameterDtype::Bfloat16;
-  const int gathered_part = has_copies ? 2 : 1;  // of the bytes in float32
   costs.parameter_bytes = costs.gradient_bytes = 0;
   std::vector<value::NamedTensor> trained;
   for (std::size_t i = 0; i < graph.slots.size(); ++i) {
@@ -212,17 +222,22 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     if (slot.kind == graph::Slot::Kind::Constant) continue;
     const bool parameter = slot.kind == graph::Slot::Kind::Parameter;
     const std::int64_t full = elements.at(static_cast<std::size_t>(stage.slots.at(i)));
+    const auto& meta = graph.value(slot.value).meta;
+    if (!meta) continue;
+    if (!parameter) {
+      costs.parameter_bytes += bytes_of(full, meta->dtype);
+      continue;
+    }
     const std::int64_t shard = (full + shards - 1) / shards;
-    // With copies, the stored parameters are those in bfloat16, next to the shards of the master weights.
-    const std::int64_t stored = parameter && (sharded || has_copies) ? shard : full;
-    costs.parameter_bytes += bytes_of(graph, slot, stored);
-    if (sharded && parameter) costs.unsharded_bytes += bytes_of(graph, slot, full) / gathered_part;
-    // Replicas keep the copy that they compute with next to the master weights.
-    if (!sharded && parameter && has_copies) costs.parameter_bytes += bytes_of(graph, slot, full) / 2;
+    const StoredDtypes dtypes = stored_dtypes(meta->dtype, is_trained(slot, run), run.parameter_dtype);
+    // Next to a copy in another dtype, which replicas keep, they store only their shards of the master weights.
+    costs.parameter_bytes += bytes_of(sharded || dtypes.has_copy() ? shard : full, dtypes.stored);
+    if (sharded) costs.unsharded_bytes += bytes_of(full, dtypes.computed);
+    if (!sharded && dtypes.has_copy()) costs.parameter_bytes += bytes_of(full, dtypes.computed);
     if (full == 0 || !is_trained(slot, run)) continue;
     const bool all_gradients = sharding == Sharding::None || sharding == Sharding::Optimizer;
-    costs.gradient_bytes += bytes_of(graph, slot, all_gradients ? full : shard);
-    const auto options = at::TensorOptions(graph.value(slot.value).meta->dtype).device(at::kMeta);
+    costs.gradient_bytes += bytes_of(all_gradients ? full : shard, dtypes.stored);
+    const auto options = at::TensorOptions(dtypes.stored).device(at::kMeta);
     trained.push_back({slot.names[0], at::empty({shard}, options)});
   }
   costs.optimizer_bytes = optimizer_bytes(trained, run.optimizer);
@@ -363,6 +378,7 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
           .parameters = static_cast<std::int64_t>(elements_of(graph, graph::Slot::Kind::Parameter)),
           .trained_parameters = trained_parameters(graph, run),
           .parameter_bytes = graph_costs(graph).parameter_bytes,
+          .master_dtypes = master_dtypes(graph, run),
           .data = model.data,
           .rows = std::move(rows),
           .split = model.split,

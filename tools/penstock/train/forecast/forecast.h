@@ -50,6 +50,8 @@ struct RunForecast {
   std::int64_t parameters = 0;  //!< of the model; a tied parameter counts once
   std::int64_t trained_parameters = 0;
   std::uint64_t parameter_bytes = 0;
+  //! The dtypes of the parameters that are computed with next to float32 master weights.
+  std::vector<std::string> master_dtypes;
   DataForecast data;
   std::vector<std::int64_t> rows;  //!< of each microbatch
   train::ModelSplit split;

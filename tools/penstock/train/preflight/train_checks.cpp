@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/paths.h"
+#include "train/model/master_weights.h"
 #include "train/preflight/model_checks.h"
 #include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
@@ -72,7 +73,7 @@ void check_full_batches(const TrainSettings& request, const train::ArchiveModel&
 // Checks the examples of `files`, which training or validation reads.
 void check_examples(const TrainSettings& request, const train::ArchiveModel& archive,
                     const std::string& files, const std::vector<c10::IValue>& microbatch) {
-  const graph::Graph& graph = archive.archive->graph();
+  const graph::Graph& graph = *archive.graph;
   const TrainingTable table = open_training_table(request, archive, files);
   std::vector<c10::IValue> leaves;
   for (const graph::GraphInput& input : graph.inputs) {
@@ -96,7 +97,7 @@ void check_examples(const TrainSettings& request, const train::ArchiveModel& arc
 
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive,
                 const train::DataSource& data) {
-  const graph::Graph& graph = archive.archive->graph();
+  const graph::Graph& graph = *archive.graph;
   check_validation(request, data);
   check_examples(request, archive, request.data, {});
   const std::vector<std::int64_t> rows = microbatch_rows(request.run);
@@ -131,6 +132,7 @@ void check_archive(TrainSettings& request, const ConfigText& config) {
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
   if (archive.computes_loss) request.loss_mean = archive.loss_mean;
+  request.recipe.check_loss_scale(request.run.precision, train::has_float16_parameters(*archive.model));
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);

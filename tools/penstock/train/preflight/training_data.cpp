@@ -221,7 +221,7 @@ TrainingTable open_training_table(const TrainSettings& request, const train::Arc
 void check_elements(const train::ArchiveModel& model, const TrainingTable& data, train::LossKind loss,
                     std::int64_t rows, const std::optional<graph::ValueMeta>& output) {
   constexpr std::int64_t chunk_bytes = std::int64_t{16} << 20, most_bytes = std::int64_t{1} << 30;
-  const graph::Graph& graph = model.archive->graph();
+  const graph::Graph& graph = *model.graph;
   std::int64_t widest = 1;
   for (const auto& [name, dtype] : data.dtypes)
     if (is_integer(data.table->columns().at(name).dtype))

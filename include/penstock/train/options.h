@@ -167,8 +167,9 @@ struct RunOptions {
   std::optional<std::int64_t> eval_batches{};  //!< maximum number of batches of `batch` validation rows
   NanPolicy on_nan = NanPolicy::Stop;
   // Output files. Their directories must exist.
-  //! Steps between log entries. The first and the last step of a run are always logged. The host reads losses
-  //! and gradient norms only for logged steps; `on_nan` other than Skip is checked only then.
+  //! Steps between log entries. The first and the last step of a run, and those with a validation, are always
+  //! logged. The host reads losses and gradient norms only for logged steps; `on_nan` other than Skip is
+  //! checked only then.
   std::int64_t log_every = 1;
   std::optional<std::filesystem::path> log_json{};  //!< JSON Lines, one object per logged step
   std::optional<std::filesystem::path> log_csv{};   //!< CSV, one row per logged step

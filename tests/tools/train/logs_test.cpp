@@ -21,7 +21,7 @@ using testing::Not;
 std::vector<std::map<std::string, std::string>> csv_of(const std::string& path) {
   const auto fields = [](const std::string& line) {
     std::vector<std::string> texts;
-    std::istringstream in(line);
+    std::istringstream in(line + ",");  // so that an empty last field counts
     for (std::string text; std::getline(in, text, ',');) texts.push_back(text);
     return texts;
   };
@@ -66,6 +66,12 @@ class ToolTrainLogs : public testing::Test {
       for (std::uint64_t bytes = 0; in >> bytes;) memory.push_back(bytes);
       EXPECT_EQ(nlohmann::json(memory), log[i].at("peak_memory"));
       EXPECT_EQ(rows[i].at("skipped"), "0");
+      EXPECT_EQ(rows[i].at("loss_scale"), "");
+      const bool validated = i % 2 == 1;  // --eval-every=2
+      EXPECT_EQ(log[i].contains("validation_loss"), validated) << i;
+      EXPECT_EQ(rows[i].at("validation_loss").empty(), !validated) << i;
+      if (!validated) continue;
+      EXPECT_EQ(std::stod(rows[i].at("validation_loss")), log[i].at("validation_loss").get<double>());
     }
   }
 
@@ -92,8 +98,31 @@ TEST_F(ToolTrainLogs, CsvAndTensorBoardMatchJsonAcrossResume) {
   for (int rank = 0; rank < 2; ++rank)
     EXPECT_EQ(read->at("peak_memory/rank_" + std::to_string(rank)).size(), 7U);
   std::vector<int> validated;
-  for (const auto& point : read->at("validation_loss")) validated.push_back(point[0]);
+  for (const auto& point : read->at("validation_loss")) {
+    validated.push_back(point[0]);
+    EXPECT_EQ(point[1].get<float>(), log[point[0].get<std::size_t>() - 1].at("validation_loss").get<float>());
+  }
   EXPECT_EQ(validated, (std::vector{2, 4, 6}));
+}
+
+// The rows of a CSV file that an earlier version wrote have fewer fields.
+TEST_F(ToolTrainLogs, CsvOfEarlierVersionIsContinued) {
+  train(3, {"--precision=fp16"});
+  const std::vector<std::string> lines = lines_of(slurp(dir_ / "log.csv"));
+  ASSERT_EQ(lines.size(), 4U);
+  const std::string old = ",loss_scale,validation_loss";
+  ASSERT_THAT(lines[0], testing::EndsWith(old));
+  std::ofstream earlier(dir_ / "log.csv", std::ios::trunc);
+  for (std::string line : lines) {
+    for (int i = 0; i < 2; ++i) line.resize(line.rfind(','));
+    earlier << line << '\n';
+  }
+  earlier.close();
+  train(4, {"--precision=fp16", "--resume"});
+  const auto rows = csv_of(dir_ / "log.csv");
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[2].at("loss_scale"), "");
+  EXPECT_EQ(std::stod(rows[3].at("loss_scale")), log_of(dir_ / "log")[3].at("loss_scale").get<double>());
 }
 
 TEST_F(ToolTrainLogs, ResumeNamesChangedSettings) {

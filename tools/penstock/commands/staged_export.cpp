@@ -232,15 +232,17 @@ class StagedExport : public LanguageModel {
 
 std::unique_ptr<LanguageModel> staged_export(const std::string& model, const std::string& checkpoint,
                                              const comm::World& world) {
-  return std::make_unique<StagedExport>(open_with_weights(model, checkpoint, ""), model, world);
+  return std::make_unique<StagedExport>(open_with_weights(model, checkpoint, "", renames), model, world);
 }
 
-void check_staged_export(const std::string& model, const std::string& checkpoint, int ranks,
+void check_staged_export(const std::string& model, const std::string& checkpoint,
+                         const std::vector<checkpoint::RenameRule>& renames, int ranks,
                          const Tokens& prompt) {
-  const OpenedModel opened = open_with_weights(model, checkpoint, "");
+  const OpenedModel opened = open_with_weights(model, checkpoint, "", renames);
   const TokenModel tokens(opened.graph, model);
   tokens.leaves_of(tokens.window_of(prompt).tokens);
   split_model(opened, ranks);
 }
+                                             const std::vector<checkpoint::RenameRule>& renames,
 
 }  // namespace penstock::tool

@@ -128,6 +128,8 @@ class Model {
 struct LossOptions {
   double label_smoothing = 0;           //!< CrossEntropy
   std::vector<double> class_weights{};  //!< CrossEntropy and Bce: one per class; empty: all 1
+  //! CrossEntropy and Bce: the dim of the classes in the output, at least 1; default: the last one.
+  std::optional<std::int64_t> class_dim{};
 };
 
 //! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument

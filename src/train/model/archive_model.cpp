@@ -288,11 +288,18 @@ class ArchivedModel : public Model {
   std::shared_ptr<const Archive> archive_;
 };
 
-// The last dim of an output, if the archive fixes it.
-std::optional<std::int64_t> last_dim_of_output(const graph::Graph& graph, std::size_t leaf) {
+// The classes of an output, if the archive fixes their number. Throws UsageError if it has no such dim.
+std::optional<std::int64_t> classes_of_output(const graph::Graph& graph, std::size_t leaf,
+                                              std::optional<std::int64_t> class_dim) {
   const graph::ValueId* const id = graph.outputs.at(leaf).value();
   if (id == nullptr || !graph.value(*id).meta || graph.value(*id).meta->sizes.empty()) return std::nullopt;
-  const graph::Dim& dim = graph.value(*id).meta->sizes.back();
+  const std::vector<graph::Dim>& sizes = graph.value(*id).meta->sizes;
+  const auto dims = static_cast<std::int64_t>(sizes.size());
+  if (class_dim.value_or(0) >= dims)
+    throw UsageError(str_cat("class_dim is ", *class_dim, ", but the output ",
+                             quote(graph.output_paths()[leaf]), " has only ", counted(dims, "dim")),
+                     {}, "count the dims from 0, which is that of the examples");
+  const graph::Dim& dim = sizes[static_cast<std::size_t>(class_dim.value_or(dims - 1))];
   return dim.expression.empty() ? std::optional(dim.size) : std::nullopt;
 }
 
@@ -336,7 +343,8 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   if (options.computes_loss)
     check_loss_output(graph, leaf);
   else
-    check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
+    check_loss_options(options.loss, options.loss_options,
+                       classes_of_output(graph, leaf, options.loss_options.class_dim));
   result.loss_output = graph.output_paths()[leaf];
   result.computes_loss = options.computes_loss;
   Archive shared{options, result.archive};

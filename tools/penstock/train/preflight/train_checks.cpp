@@ -89,9 +89,12 @@ void check_examples(const TrainSettings& request, const train::ArchiveModel& arc
       static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
   if (microbatch.empty()) return;
   const auto output = output_sizes(graph, microbatch)[leaf];
-  if (request.reads_tokens() && !archive.computes_loss && output && !output->sizes.empty())
-    check_vocabulary(request, files, output->sizes.back().size);
-  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(), output);
+  if (request.reads_tokens() && !archive.computes_loss && output && !output->sizes.empty()) {
+    const std::size_t last = output->sizes.size() - 1;
+    const auto classes = static_cast<std::size_t>(request.recipe.class_dim.value_or(last));
+    check_vocabulary(request, files, output->sizes[std::min(classes, last)].size);
+  }
+  check_elements(archive, table, request.recipe, microbatch_rows(request.run).front(), output);
 }
 
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive,

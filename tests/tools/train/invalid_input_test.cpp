@@ -265,7 +265,6 @@ const std::vector<Mistake>& mistakes() {
       train("Timeout", {"--timeout=0"}, "--timeout", "300"),
       train("ValidationShare", {"--validation=2"}, "--validation", "0.1"),
       train("NoValidationRows", {"--eval-every=2", "--validation=0"}, "--eval-every", "--validation 0.1"),
-      train("Sharding", {"--sharding=full"}, "only one", "(dp)"),
       // Stages and schedules.
       train("SplitPath", {"--split=layer.1=beginning"}, "'layer.1'", "did you mean layers.1?"),
       train("SplitPointWithoutSide", {"--split=layers.1"}, "'layers.1'", "layers.2=beginning"),
@@ -277,7 +276,6 @@ const std::vector<Mistake>& mistakes() {
             "layers"),
       train("PlanStyle", {"--tp=2", "--pp=1", "--ranks=2", "--tp-plan=layers.*.up=columns"}, "columns",
             "colwise"),
-      train("PlanForOneRank", {"--tp-plan=layers.*.up=colwise"}, "--tp is 1", "--tp 2"),
       train("PlanForTiedWeight", {"--tp=2", "--pp=2", "--ranks=4", "--tp-plan=token=rowwise"},
             "several stages", "leave its module out"),
       train("Backend", {"--backend=glue"}, "'glue'", "gloo"),

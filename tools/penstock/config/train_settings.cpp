@@ -60,7 +60,7 @@ void TrainSettings::declare(Settings& s) {
         "tensor-parallel style per module: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [derived "
         "from the graph]");
   s.add("--dp", rank_request.dp, "data-parallel ranks: replicas that divide the batch [1]");
-  s.choice<Sharding>("--sharding", run.parallel.sharding,
+  s.choice<Sharding>("--sharding", sharding_,
                      named({Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full}),
                      "what the replicas shard: optimizer states, also gradients, or also parameters (full)");
   s.add("--schedule", schedule,
@@ -216,10 +216,7 @@ void TrainSettings::resolve() {
   if (run.eval_every && validation == 0 && validation_data.empty())
     throw UsageError("--eval-every needs validation data, but --validation is 0", {},
                      "hold out a fraction of the data, such as --validation 0.1");
-  if (!tensor_plan.empty() && parallel.tp == 1)
-    throw UsageError("--tp-plan needs several tensor-parallel ranks, but --tp is 1", {},
-                     "give --tp 2 or more");
-  read_tensor_plan(tensor_plan);
+  resolve_sharding();
   read_split_points(split);
   read_split_positions(cuts);
   if (!split.empty() && !cuts.empty())
@@ -407,7 +404,7 @@ train::ArchiveOptions TrainSettings::archive() const {
           .loss = recipe.loss,
           .loss_options = recipe.loss_options(),
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
-          .tensor_plan = read_tensor_plan(tensor_plan),
+          .tensor_plan = run.parallel.tp > 1 ? read_tensor_plan(tensor_plan) : parallel::ParallelPlan{},
           .computes_loss = computes_loss(),
           .loss_mean = loss_mean,
           .lora = lora()};

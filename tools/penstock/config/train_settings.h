@@ -18,6 +18,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,8 +60,10 @@ struct TrainSettings {
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   train::LossMean loss_mean = train::LossMean::Auto;  //!< never Auto after the checks
   models::GptOptions gpt;
-  train::RunOptions run;        // complete after `resolve`
-  std::string resolved_config;  // the configuration of the run as TOML, stored in checkpoints
+  train::RunOptions run;           // complete after `resolve`
+  std::string resolved_config;     // the configuration of the run as TOML, stored in checkpoints
+  std::set<std::string> given;     //!< keys of the options that were given, on the command line or in a file
+  std::vector<std::string> notes;  //!< options without an effect, one line each; set by `resolve`
 
   void declare(Settings& settings);
   //! Resolves defaults and derived values. Throws UsageError for invalid combinations.
@@ -110,6 +113,8 @@ struct TrainSettings {
   void resolve_stages();
   void resolve_outputs();
   //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories
+  //! Drops what several replicas or tensor-parallel ranks would shard, if there is only one.
+  void resolve_sharding();
   //! of the output files. Returns the texts of `visit` that are not empty.
   std::vector<std::string> visit_outputs(
       const std::function<std::string(const std::string& path, const std::string& option)>& visit,
@@ -118,6 +123,7 @@ struct TrainSettings {
   // Option values whose type differs from that of the field they set, or which are inverted.
   std::int64_t checkpoint_keep_ = 3, seed_ = 1;
   bool untied_ = false;
+  train::Sharding sharding_ = train::Sharding::None;
 };
 
 //! Path of the text that `./dev train` downloads to the build directory, or empty if it does not exist.

@@ -355,6 +355,7 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
   for (int r = 0; r < program.ranks(); ++r) ranks.push_back(memory_of(Rank(r), program, costs, simulation));
   std::vector<std::string> notes;
   if (auto warning = balance_warning(request)) notes.push_back(*std::move(warning));
+  notes.insert(notes.end(), request.notes.begin(), request.notes.end());
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
   add_notes(notes, run);
   add_memory_note(notes, ranks, device_of(request.device));

@@ -123,7 +123,8 @@ void check_before_start(const train::Model& model, const TrainSettings& request,
   } catch (const UsageError& error) {
     const auto stored = newest_checkpoint(request);
     const std::vector<std::string> changes =
-        stored ? changed_settings(stored->note("config").value_or(""), config()) : std::vector<std::string>{};
+        stored ? changed_settings(stored->note("config").value_or(""), config(), request.given)
+               : std::vector<std::string>{};
     if (changes.empty()) throw;
     throw UsageError(error.message() + "\n" + join(changes, "\n"), error.context(), error.hint());
   }

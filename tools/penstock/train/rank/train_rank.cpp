@@ -84,10 +84,11 @@ std::string summary_json(const TrainSettings& request, const train::RunResult& r
   return json.end_object().text();
 }
 
-void report_repeated_rows(const comm::World& world, train::Observer& observer, const TrainSettings& request,
-                          const train::DataSource& data) {
-  const std::optional<std::string> note = repeated_rows_note(request, data);
-  if (note && world.rank().value == 0) observer.on_message(*note);
+void report_notes(const comm::World& world, train::Observer& observer, const TrainSettings& request,
+                  const train::DataSource& data) {
+  if (world.rank().value != 0) return;
+  for (const std::string& note : request.notes) observer.on_message(note);
+  if (const auto note = repeated_rows_note(request, data)) observer.on_message(*note);
 }
 
 train::RunResult train_archive(const comm::World& world, const TrainSettings& request, DisplayOptions display,
@@ -101,7 +102,7 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
   }
   const auto observer = make_display(display);
   extras.observer = observer.get();
-  report_repeated_rows(world, *observer, request, *data);
+  report_notes(world, *observer, request, *data);
   return train::run(world, *archive.model, *data, request.run, extras);
 }
 
@@ -131,6 +132,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
              StopSignals::Which signals) {
   const StopSignals caught(signals);
   TrainingHook hook(world.rank());
+  if (!request.given.empty()) display.given = request.given;
   display.config = request.resolved_config;
   train::RunExtras extras{
       .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
@@ -150,7 +152,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     extras.gather_parameters = samples;
     const auto observer = make_display(display);
     extras.observer = observer.get();
-    report_repeated_rows(world, *observer, request, *data.source);
+    report_notes(world, *observer, request, *data.source);
     result = train::run(world, *model, *data.source, request.run, extras);
     if (first && samples && result.stopped == 0) sample = sample_of(sized, data, result);
   } else {

@@ -321,6 +321,8 @@ const std::vector<Mistake>& mistakes() {
       gpt("TensorsAsText", {"--data=@good.safetensors"}, "trained on text", "MODEL.pt2"),
       gpt("NoText", {"--data=@nots.txt"}, "nots.txt", "notes.txt?"),
       gpt("ClassWeights", {"--class-weights=1,2"}, "--class-weights is for an exported model", "MODEL.pt2"),
+      gpt("SplitPath", {"--split=blocks.9=beginning"}, "cannot be split at the beginning of 'blocks.9'",
+          "blocks."),
       gpt("LossMean", {"--loss-mean=rows"}, "--loss-mean is for an exported model", "MODEL.pt2"),
       train("LossMeanOfTarget", {"--loss-mean=labels"}, "--loss-mean does not apply", "--loss-output"),
       gpt("OptionOfModels", {"--loss=mse"}, "--loss is for an exported model", "MODEL.pt2"),

@@ -69,7 +69,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
-  s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
+  s.add("--split", split,
+        "split points: layers.2=beginning,layers.4=end; for the GPT, blocks.2=beginning [balanced]");
   s.add("--cuts", cuts, "split positions, as operator indices from 0, instead of --split: 12,40");
   s.choice<pipe::BalanceBy>(
       "--balance", balance, named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),

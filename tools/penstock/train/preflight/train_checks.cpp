@@ -161,8 +161,8 @@ void check_gpt(TrainSettings& request, const ConfigText& config) {
   check_validation(request, *data.source);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
-  const auto model =
-      train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
+  const auto model = train::gpt_model(options, request.run.seed, request.lora(),
+                                      request.recipe.loss_options(), read_split_points(request.split));
   check_before_start(*model, request, config);
 }
 

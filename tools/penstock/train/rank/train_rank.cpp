@@ -145,8 +145,8 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     TrainSettings sized = request;
     sized.gpt.vocabulary = data.vocabulary;
     if (first && !json && !display.quiet) print("data: " + data.origin + "\n");
-    const auto model =
-        train::gpt_model(sized.gpt, request.run.seed, request.lora(), request.recipe.loss_options());
+    const auto model = train::gpt_model(sized.gpt, request.run.seed, request.lora(),
+                                        request.recipe.loss_options(), read_split_points(request.split));
     if (data.letters) extras.notes.emplace(kVocabularyNote, vocabulary_note(*data.letters));
     const bool samples = request.sample > 0 && data.decode && !json && !display.quiet;
     extras.gather_parameters = samples;

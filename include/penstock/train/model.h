@@ -151,9 +151,11 @@ struct ArchiveOptions {
   LossOptions loss_options{};
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
-  //! The output `loss_output` is the loss, and the data has no target; `loss` is ignored.
+  //! The output `loss_output` (by default `loss` if it exists) is the loss, and the data has no target;
+  //! `loss` is ignored.
   bool computes_loss = false;
   LossMean loss_mean = LossMean::Auto;  //!< with `computes_loss`: what the loss is a mean over
+  std::optional<std::string> labels{};  //!< the input with the labels of this mean; default: `labels`
   std::optional<LoraOptions> lora{};    //!< trains adapters instead of the parameters of the archive
 };
 

@@ -29,9 +29,9 @@ enum class LossKind {
 };
 //! What a loss that an exported model computes itself is a mean over.
 enum class LossMean {
-  Auto,        //!< Rows without an integer input `labels`, else one of the others, from the graph
+  Auto,        //!< Rows without an integer input of labels, else one of the others, from the graph
   Rows,        //!< the rows of the batch
-  Labels,      //!< the entries of the input `labels` other than -100
+  Labels,      //!< the entries of the input of labels other than -100
   NextLabels,  //!< the same without the first label of each row: each position predicts the next label
 };
 //! What replicas shard.

@@ -22,8 +22,10 @@
 namespace penstock::train {
 namespace {
 
-// Returns the index of the output that the loss reads: the named one, else `logits`, else the first.
-std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string>& wanted) {
+// Returns the index of the output that the loss reads: the named one, else `logits` or, if the model computes
+// it, `loss`, else the first.
+std::size_t loss_leaf(const graph::Graph& graph, const ArchiveOptions& options) {
+  const std::optional<std::string>& wanted = options.loss_output;
   const std::vector<std::string> paths = graph.output_paths();
   const auto index_of = [&](const std::string& name) {
     const auto it = std::find_if(paths.begin(), paths.end(), [&](const std::string& path) {
@@ -35,13 +37,15 @@ std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string
     if (index_of(*wanted) < paths.size()) return index_of(*wanted);
     throw UsageError("the model has no output " + quote(*wanted), {}, "its outputs are " + join(paths, ", "));
   }
-  return index_of("logits") < paths.size() ? index_of("logits") : 0;
+  const std::size_t usual = index_of(options.computes_loss ? "loss" : "logits");
+  return usual < paths.size() ? usual : 0;
 }
 
 // What a model and its splits share.
 struct Archive {
   ArchiveOptions options;
   std::shared_ptr<const graph::Pt2Archive> file;
+  std::optional<LabelInput> labels{};             // of a loss that the model computes as a mean over them
   std::shared_ptr<const AdaptedGraph> adapted{};  // null without LoRA
 
   const graph::Graph& graph() const { return adapted ? adapted->graph : file->graph(); }
@@ -211,7 +215,7 @@ class ArchivedModel : public Model {
   }
 
   runtime::LossFunction loss() const override {
-    const std::size_t leaf = loss_leaf(graph(), options().loss_output);
+    const std::size_t leaf = loss_leaf(graph(), options());
     if (options().computes_loss)
       return [leaf](const c10::IValue& output, const c10::IValue&, const value::Kwargs&) {
         return value::flatten(output).leaves.at(leaf).toTensor();
@@ -272,7 +276,7 @@ class ArchivedModel : public Model {
  private:
   const ArchiveOptions& options() const { return archive_->options; }
   const graph::Graph& graph() const { return archive_->graph(); }
-  std::optional<LabelInput> labels() const { return label_input(options().loss_mean); }
+  const std::optional<LabelInput>& labels() const { return archive_->labels; }
 
   ModelSplit split_at_points(int stages) const {
     const auto given = pipe::SplitPolicy([&](const graph::Graph&) { return options().positions; });
@@ -316,9 +320,9 @@ void check_loss_output(const graph::Graph& graph, std::size_t leaf) {
   const graph::ValueId* const id = graph.outputs.at(leaf).value();
   const auto& meta = id ? graph.value(*id).meta : std::nullopt;
   if (meta && meta->sizes.empty() && at::isFloatingType(meta->dtype)) return;
-  throw UsageError("the data has no target, so the output " + quote(graph.output_paths()[leaf]) +
-                       " must be the loss, but it is not a scalar",
-                   {}, "store the labels as 'target', or name the output that is the loss");
+  throw UsageError("the model computes its own loss, but the output " + quote(graph.output_paths()[leaf]) +
+                       " is not a scalar",
+                   {}, "name the output that is the loss, or store the labels as 'target'");
 }
 
 }  // namespace
@@ -339,7 +343,7 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
     if (const auto& meta = graph.value(graph.inputs[i].value).meta) result.dtypes[name] = meta->dtype;
     (i < positional ? result.positional : result.keywords).push_back(name);
   }
-  const std::size_t leaf = loss_leaf(graph, options.loss_output);
+  const std::size_t leaf = loss_leaf(graph, options);
   if (options.computes_loss)
     check_loss_output(graph, leaf);
   else
@@ -349,8 +353,9 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   result.computes_loss = options.computes_loss;
   Archive shared{options, result.archive};
   if (options.computes_loss) {
-    result.loss_mean = shared.options.loss_mean = resolve_loss_mean(graph, options.loss_mean);
-    result.labels = label_input(result.loss_mean);
+    const OwnLoss own = resolve_own_loss(graph, options.loss_mean, options.labels);
+    result.loss_mean = own.mean;
+    result.labels = shared.labels = own.labels;
   }
   if (options.lora) shared.adapted = std::make_shared<const AdaptedGraph>(add_adapters(graph, *options.lora));
   result.graph = options.lora ? std::shared_ptr<const graph::Graph>(shared.adapted, &shared.adapted->graph)

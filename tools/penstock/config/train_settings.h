@@ -36,7 +36,7 @@ struct TrainSettings {
   WeightSettings weights;
   LoraSettings adapters;
   std::vector<std::string> split, cuts, tensor_plan;
-  std::string backend = "auto", schedule = "1F1B", loss_output, config;
+  std::string backend = "auto", schedule = "1F1B", loss_output, labels, config;
   std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,
       failure_log;                // empty: none
   std::optional<double> timeout;  //!< in seconds; set by `resolve` if it was not given
@@ -106,24 +106,26 @@ struct TrainSettings {
   std::vector<std::string> idle_for_data() const;
   //! Options that do not apply to a model that computes its own loss.
   std::vector<std::string> idle_for_loss() const;
+  //! Whether the model computes its own loss: the data has no target, or has tokens and the model takes
+  //! labels.
   bool computes_loss() const;
   void resolve_epochs();
   //! Reads the schedule from a file.
   void read_table();
   void resolve_stages();
-  void resolve_outputs();
-  //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories
   //! Drops what several replicas or tensor-parallel ranks would shard, if there is only one.
   void resolve_sharding();
+  void resolve_outputs();
+  //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories
   //! of the output files. Returns the texts of `visit` that are not empty.
   std::vector<std::string> visit_outputs(
       const std::function<std::string(const std::string& path, const std::string& option)>& visit,
       const std::function<void(const std::string& directory)>& lock) const;
 
   // Option values whose type differs from that of the field they set, or which are inverted.
+  train::Sharding sharding_ = train::Sharding::None;
   std::int64_t checkpoint_keep_ = 3, seed_ = 1;
   bool untied_ = false;
-  train::Sharding sharding_ = train::Sharding::None;
 };
 
 //! Path of the text that `./dev train` downloads to the build directory, or empty if it does not exist.

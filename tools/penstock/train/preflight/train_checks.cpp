@@ -135,6 +135,7 @@ void check_archive(TrainSettings& request, const ConfigText& config) {
   const train::ArchiveModel archive = open_model(request.archive());
   request.loss_output = archive.loss_output;
   if (archive.computes_loss) request.loss_mean = archive.loss_mean;
+  if (archive.labels) request.labels = archive.labels->name;
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);

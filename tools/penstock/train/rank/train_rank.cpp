@@ -33,10 +33,9 @@ std::string sample_of(const TrainSettings& request, const GptData& data, const t
   }
   std::vector<std::int64_t> prompt = data.encode(request.prompt);
   if (prompt.empty()) prompt = {0};
-  const models::SampleOptions options{
-      .tokens = request.sample,
-      .seed = request.run.seed,
-      .separator = separator_token(request.document_separator, request.tokenizer)};
+  const models::SampleOptions options{.tokens = request.sample,
+                                      .seed = request.run.seed,
+                                      .separator = separator_token(request.document_separator, data.encode)};
   return data.decode(models::sample(*model, prompt, options));
 }
 
@@ -132,8 +131,8 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
              StopSignals::Which signals) {
   const StopSignals caught(signals);
   TrainingHook hook(world.rank());
-  if (!request.given.empty()) display.given = request.given;
   display.config = request.resolved_config;
+  if (!request.given.empty()) display.given = request.given;
   train::RunExtras extras{
       .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
   extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));

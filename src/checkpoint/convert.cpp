@@ -225,14 +225,20 @@ std::filesystem::path export_sharded_safetensors(const ComputedWeights& weights,
 }
 
 std::filesystem::path import_safetensors(const std::filesystem::path& source,
-                                         const std::filesystem::path& directory, bool overwrite) {
+                                         const std::filesystem::path& directory, bool overwrite,
+                                         const std::vector<RenameRule>& renames) {
   const bool is_file = !std::filesystem::is_directory(source) && source.extension() != ".json";
-  const Checkpoint weights = is_file ? open_safetensors(source) : open_weights(source);
+  const Checkpoint weights =
+      is_file && renames.empty() ? open_safetensors(source) : open_weights(source, renames);
   // The pieces have tensors without memory; the elements are read one tensor at a time.
   std::vector<Piece> pieces;
   for (const StoredTensor& tensor : weights.tensors()) {
     const auto options = at::TensorOptions(tensor.dtype).device(at::kMeta);
     pieces.push_back(piece_of(tensor.name, at::empty(tensor.shape, options)));
+    if (!renames.empty() && pieces.back().kind != PieceKind::Parameter)
+      throw UsageError(
+          quote(source.string(), 200) + " has optimizer states, which rename rules do not change", {},
+          "leave out the rules, or export the model without its optimizer states");
   }
   const auto [step, notes] = recorded_run(weights, source);
   const SavePlan plan = plan_save({describe_pieces(pieces)});

@@ -225,6 +225,24 @@ TEST(TrainModelSplit, GptStagesMatchDescription) {
     EXPECT_ERROR(model->split_at(wrong), UsageError, "is not a valid split of the GPT");
 }
 
+TEST(TrainModelSplit, GptIsSplitAtGivenPoints) {
+  const auto split = [](const pipe::SplitPoints& points, int stages) {
+    return gpt_model({.vocabulary = 11, .context = 8, .layers = 4, .heads = 2, .width = 16}, 1, {}, {},
+                     points)
+        ->split(stages);
+  };
+  using enum graph::SplitPoint;
+  EXPECT_EQ(split({{"blocks.1", Beginning}, {"blocks.3", End}}, 3), (ModelSplit{{2, 5}}));
+  EXPECT_EQ(split({{"token", End}, {"norm", Beginning}}, 3), (ModelSplit{{1, 5}}));
+  EXPECT_EQ(split({{"blocks.0", End}, {"blocks.1", Beginning}}, 2), (ModelSplit{{2}}));
+  EXPECT_ERROR(split({{"blocks.1", Beginning}}, 4), UsageError,
+               "the split points make 2 stages, but the schedule needs 4");
+  EXPECT_ERROR(split({{"blocks.4", Beginning}}, 2), UsageError,
+               "a GPT of 4 layers cannot be split at the beginning of 'blocks.4'");
+  EXPECT_ERROR(split({{"norm", End}}, 2), UsageError, "cannot be split at the end of 'norm'");
+  EXPECT_ERROR(split({{"token", Beginning}}, 2), UsageError, "cannot be split at the beginning of 'token'");
+}
+
 TEST(TrainRunOptions, RejectInvalidCombinations) {
   RunOptions options;
   options.batch = 6;

@@ -231,6 +231,38 @@ TEST(TrainDocuments, TableDescribesThem) {
   EXPECT_TRUE(torch::equal(additive.squeeze(1).isneginf(), mask.logical_not()));
 }
 
+TEST(TrainDocuments, TableHasLabelsAndPadding) {
+  // Two rows of 5 and a padded one; 9 ends a document.
+  const auto stream = token_memory({9, 1, 2, 9, 9, 3, 4, 5, 6, 9, 7, 8});
+  using Numbers = std::vector<std::int64_t>;
+  DocumentOptions documents{.tensors = {{"p", {DocumentTensor::Positions}},
+                                        {"m", {DocumentTensor::Mask}},
+                                        {"k", {DocumentTensor::Padding, at::kLong}}}};
+  const auto table_with = [&](bool next) {
+    return sequence_table(
+        stream, {.length = 5, .input = "x", .documents = documents, .labels = LabelInput{"y", next}});
+  };
+  // Labels for the next position are the tokens; the last row has the last token, too.
+  auto table = table_with(true);
+  EXPECT_EQ(numbers_of(table->take("x", {2})), (Numbers{7, 8, 0, 0, 0}));
+  EXPECT_EQ(numbers_of(table->take("y", {2, 0})), (Numbers{7, 8, -100, -100, -100, 9, 1, 2, 9, 9}));
+  EXPECT_EQ(numbers_of(table->take("k", {0, 2})), (Numbers{1, 1, 1, 1, 1, 1, 1, 0, 0, 0}));
+  EXPECT_EQ(table->columns().at("k").dtype, at::kLong);
+  // Without a separator, each row is one document.
+  EXPECT_EQ(numbers_of(table->take("p", {0, 2})), (Numbers{0, 1, 2, 3, 4, 0, 1, 2, 3, 4}));
+  EXPECT_TRUE(torch::equal(table->take("m", {1})[0], torch::ones({5, 5}, torch::kBool).tril()));
+  // Labels of the same position are the targets.
+  table = table_with(false);
+  EXPECT_EQ(numbers_of(table->take("y", {1, 2})), (Numbers{4, 5, 6, 9, 7, 8, -100, -100, -100, -100}));
+  EXPECT_EQ(numbers_of(table->take("x", {2})), (Numbers{7, 0, 0, 0, 0}));
+  EXPECT_EQ(numbers_of(table->take("k", {2})), (Numbers{1, 0, 0, 0, 0}));
+  // What follows a separator is no target.
+  documents.separator = 9;
+  documents.boundary_targets = false;
+  EXPECT_EQ(numbers_of(table_with(true)->take("y", {0, 1})), (Numbers{9, -100, 2, 9, -100, 3, 4, 5, 6, 9}));
+  EXPECT_EQ(numbers_of(table_with(false)->take("y", {0})), (Numbers{-100, 2, 9, -100, -100}));
+}
+
 // A token that follows a separator does not depend on what is before it.
 TEST(TrainDocuments, SamplesRestartAfterSeparator) {
   models::Gpt model(small(models::PositionKind::Learned));

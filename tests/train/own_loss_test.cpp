@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <optional>
 
 namespace penstock::train {
 namespace {
@@ -132,6 +133,31 @@ TEST(TrainOwnLoss, GraphDecidesWhatTheLossIsAMeanOver) {
   EXPECT_FALSE(rows.labels);
   EXPECT_TRUE(rows.model->needs_full_batches());
   EXPECT_FALSE(mean_of("own_next", LossMean::Auto).model->needs_full_batches());
+}
+
+// The labels of this model are named `targets`.
+TEST(TrainOwnLoss, LabelsMayHaveAnotherName) {
+  const auto open = [](const std::string& model, LossMean mean, const std::optional<std::string>& labels) {
+    const bool named = model == "targets";
+    return archive_model({.file = recipe_file(model + ".pt2"),
+                          .loss_output = named ? "output.1" : "loss",
+                          .computes_loss = true,
+                          .loss_mean = mean,
+                          .labels = labels});
+  };
+  const ArchiveModel given = open("targets", LossMean::Auto, "targets");
+  EXPECT_EQ(given.loss_mean, LossMean::Labels);
+  EXPECT_EQ(given.labels->name, "targets");
+  EXPECT_TRUE(open("targets", LossMean::NextLabels, "targets").labels->next);
+  EXPECT_EQ(open("targets", LossMean::Rows, std::nullopt).loss_mean, LossMean::Rows);
+  EXPECT_ERROR(open("targets", LossMean::Auto, std::nullopt), UsageError,
+               "its input 'targets' looks like labels, but is not named 'labels'");
+  EXPECT_ERROR(open("targets", LossMean::Labels, std::nullopt), UsageError, "no input 'labels' of integers");
+  EXPECT_ERROR(open("targets", LossMean::Auto, "other"), UsageError, "no input 'other' of integers");
+  EXPECT_ERROR(open("targets", LossMean::Rows, "targets"), UsageError, "a mean over rows");
+  // The output named `loss` is the loss.
+  EXPECT_EQ(archive_model({.file = recipe_file("own_next.pt2"), .computes_loss = true}).loss_output,
+            "output.loss");
 }
 
 }  // namespace

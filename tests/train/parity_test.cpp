@@ -189,16 +189,23 @@ TEST(TrainRun, LogEverySelectsStepsAndKeepsLosses) {
     EXPECT_GT(record.seconds, 0);
     EXPECT_NEAR(*record.tokens_per_second * record.seconds, 8 * 12, 1e-6);
   }
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 8, 11}));
-  EXPECT_EQ(result.losses.size(), 4U);
+  // Steps with a validation are logged, too.
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 5, 8, 10, 11}));
+  EXPECT_EQ(result.losses.size(), 6U);
   EXPECT_EQ(result.first_step, 1);
   EXPECT_EQ(some.evaluations, all.evaluations);
   for (const auto& [name, tensor] : expected.parameters)
     EXPECT_TRUE(at::equal(result.parameters.at(name), tensor)) << name;
   std::ifstream log(dir / "log");
   steps.clear();
-  for (std::string line; std::getline(log, line);) steps.push_back(nlohmann::json::parse(line)["step"]);
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 8, 11}));
+  std::map<std::int64_t, double> validations;
+  for (std::string line; std::getline(log, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    steps.push_back(record["step"]);
+    if (record.contains("validation_loss")) validations[steps.back()] = record["validation_loss"];
+  }
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 4, 5, 8, 10, 11}));
+  EXPECT_EQ(validations, all.evaluations);
 }
 
 // The idle fraction of two ranks in the trace of a step. The first two processes are the prediction.

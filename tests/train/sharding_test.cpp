@@ -36,6 +36,30 @@ TEST(TrainSharding, LossesAreBitwiseEqualToReplicatedRun) {
   }
 }
 
+TEST(TrainSharding, LossesAreBitwiseEqualInEverySchedule) {
+  at::set_num_threads(1);
+  std::size_t count = 0;
+  for (const schedule::ScheduleInfo& info : schedule::schedule_infos()) {
+    if (!info.has_backward) continue;
+    const std::string name(info.name);
+    RunOptions options = with({2, 2, info.default_stages_per_rank, 4, name.c_str()});
+    options.steps = 3;
+    options.optimizer.kind = OptimizerKind::Sgd;
+    options.learning_rate.peak = 0.3;
+    const RunResult expected = small_run(options, nullptr, true);
+    for (const Sharding sharding : {Sharding::Optimizer, Sharding::Gradients, Sharding::Full}) {
+      SCOPED_TRACE(name + " " + std::string(to_string(sharding)));
+      options.parallel.sharding = sharding;
+      const RunResult result = small_run(options, nullptr, true);
+      EXPECT_EQ(result.losses, expected.losses);
+      for (const auto& [parameter, tensor] : expected.parameters)
+        EXPECT_TRUE(at::equal(result.parameters.at(parameter), tensor)) << parameter;
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 24U);
+}
+
 // Sums up the gradients and the optimized parameters of a rank before its update.
 class StoredBytes : public RankHook {
  public:

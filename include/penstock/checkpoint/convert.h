@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/checkpoint/checkpoint.h>
+#include <penstock/checkpoint/rename.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -46,10 +47,12 @@ std::filesystem::path export_sharded_safetensors(const ComputedWeights& weights,
 
 //! Converts a safetensors file, or weights in the format of Hugging Face (a directory or index), to the
 //! checkpoint DIRECTORY/step-N and returns its path. N is the step recorded by an export, else 0. Restores
-//! optimizer states, extras and notes exported with Everything. Throws UsageError if that checkpoint exists,
-//! unless `overwrite`; StorageError if a run is writing to the directory.
+//! optimizer states, extras and notes exported with Everything. Renames the tensors by the rules. Throws
+//! UsageError if that checkpoint exists, unless `overwrite`, or if there are rules and optimizer states;
+//! StorageError if a run is writing to the directory.
 std::filesystem::path import_safetensors(const std::filesystem::path& source,
-                                         const std::filesystem::path& directory, bool overwrite = false);
+                                         const std::filesystem::path& directory, bool overwrite = false,
+                                         const std::vector<RenameRule>& renames = {});
 
 //! Opens the checkpoint at a path: the directory of one step, or a directory of checkpoints, of which it
 //! opens the newest complete one.

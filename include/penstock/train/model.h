@@ -131,14 +131,17 @@ class Model {
 struct LossOptions {
   double label_smoothing = 0;           //!< CrossEntropy
   std::vector<double> class_weights{};  //!< CrossEntropy and Bce: one per class; empty: all 1
+  //! CrossEntropy and Bce: the dim of the classes in the output, at least 1; default: the last one.
+  std::optional<std::int64_t> class_dim{};
 };
 
 //! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
 //! `positions`, every sequence consists of documents (GptImpl::forward). Its loss is the cross entropy.
-//! Throws UsageError if a pattern of `lora` selects no layer, or for class weights.
+//! Throws UsageError if a pattern of `lora` selects no layer, or for class weights. Without points of `split`
+//! (the modules `token`, `blocks.0`, …, `norm`), the stages are balanced.
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
                                  const std::optional<LoraOptions>& lora = std::nullopt,
-                                 const LossOptions& loss = {});
+                                 const LossOptions& loss = {}, const pipe::SplitPoints& split = {});
 
 //! Which exported model to train, and how.
 struct ArchiveOptions {
@@ -151,9 +154,11 @@ struct ArchiveOptions {
   LossOptions loss_options{};
   std::optional<std::string> loss_output{};  //!< by default `logits` if it exists, else the first output
   parallel::ParallelPlan tensor_plan{};      //!< tensor-parallel plan; empty: derived from the graph
-  //! The output `loss_output` is the loss, and the data has no target; `loss` is ignored.
+  //! The output `loss_output` (by default `loss` if it exists) is the loss, and the data has no target;
+  //! `loss` is ignored.
   bool computes_loss = false;
   LossMean loss_mean = LossMean::Auto;  //!< with `computes_loss`: what the loss is a mean over
+  std::optional<std::string> labels{};  //!< the input with the labels of this mean; default: `labels`
   std::optional<LoraOptions> lora{};    //!< trains adapters instead of the parameters of the archive
   //! Converts a model whose parameters are bfloat16 or float16: tensors, inputs and operators with the dtype
   //! of such parameters get this one. Not with `lora`.

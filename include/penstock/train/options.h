@@ -29,9 +29,9 @@ enum class LossKind {
 };
 //! What a loss that an exported model computes itself is a mean over.
 enum class LossMean {
-  Auto,        //!< Rows without an integer input `labels`, else one of the others, from the graph
+  Auto,        //!< Rows without an integer input of labels, else one of the others, from the graph
   Rows,        //!< the rows of the batch
-  Labels,      //!< the entries of the input `labels` other than -100
+  Labels,      //!< the entries of the input of labels other than -100
   NextLabels,  //!< the same without the first label of each row: each position predicts the next label
 };
 //! What replicas shard.
@@ -169,8 +169,9 @@ struct RunOptions {
   std::optional<std::int64_t> eval_batches{};  //!< maximum number of batches of `batch` validation rows
   NanPolicy on_nan = NanPolicy::Stop;
   // Output files. Their directories must exist.
-  //! Steps between log entries. The first and the last step of a run are always logged. The host reads losses
-  //! and gradient norms only for logged steps; `on_nan` other than Skip is checked only then.
+  //! Steps between log entries. The first and the last step of a run, and those with a validation, are always
+  //! logged. The host reads losses and gradient norms only for logged steps; `on_nan` other than Skip is
+  //! checked only then.
   std::int64_t log_every = 1;
   std::optional<std::filesystem::path> log_json{};  //!< JSON Lines, one object per logged step
   std::optional<std::filesystem::path> log_csv{};   //!< CSV, one row per logged step

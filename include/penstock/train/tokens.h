@@ -1,6 +1,7 @@
 // Streams of tokens, in files or in memory, and their sequences as examples of a language model.
 #pragma once
 
+#include <penstock/train/data.h>
 #include <penstock/train/tensor_table.h>
 
 #include <cstdint>
@@ -49,20 +50,21 @@ std::optional<std::int64_t> largest_token(const TokenStream& stream,
 enum class DocumentTensor {
   Positions,  //!< [rows, length]: the position of each token in its document, from 0
   Mask,       //!< [rows, length, length]: whether a token (dim 1) attends to another one (dim 2)
+  Padding,    //!< [rows, length]: 1 for tokens of the stream, 0 for the padding of the last row
 };
 
 //! The content and the type of a tensor that describes documents.
 struct DocumentColumn {
   DocumentTensor content = DocumentTensor::Positions;
-  //! Of a mask: bool, or a floating-point type, in which 0 means true and -infinity false.
+  //! Of a mask: bool, or a floating-point type, in which 0 means true and -infinity false. Of Padding: any.
   at::ScalarType mask_dtype = at::kBool;
   bool has_head_dim = false;  //!< a mask has the shape [rows, 1, length, length]
 };
 
 //! How documents are told apart. A separator ends each of them and is part of it. A document that continues
-//! in the next row starts there again: its positions start at 0.
+//! in the next row starts there again: its positions start at 0. Without a separator, each row is a document.
 struct DocumentOptions {
-  std::int64_t separator = 0;
+  std::optional<std::int64_t> separator{};
   bool boundary_targets = true;  //!< the target of a separator is the next token; else -100
   std::map<std::string, DocumentColumn> tensors{};  //!< further tensors of the table
 };
@@ -73,13 +75,17 @@ struct SequenceOptions {
   std::string input = "tokens";              //!< name of the tensor with the tokens
   std::optional<std::int64_t> vocabulary{};  //!< if set, larger tokens are refused when they are read
   std::optional<DocumentOptions> documents{};
+  //! A further tensor, with the labels of a model that computes its own loss: the targets, or with `next` the
+  //! tokens of the row themselves, of which the model compares each position with the next one.
+  std::optional<LabelInput> labels{};
 };
 
 //! A table of consecutive examples: row i of the input holds the tokens from position i * length on, and row
 //! i of `target` the tokens that follow each of them. The last row is padded with token 0 and with targets of
 //! -100, which a loss ignores, so that every token except the first is a target exactly once (without
-//! `boundary_targets`, every token except the first of each document). Throws UsageError if the stream has
-//! fewer than two tokens; `take` throws it if a token is outside the vocabulary.
+//! `boundary_targets`, every token except the first of each document). With `labels` of which the next one is
+//! predicted, the first token of each row is no target, and the last row also holds the last token. Throws
+//! UsageError if the stream has fewer than two tokens; `take` throws it if a token is outside the vocabulary.
 std::shared_ptr<const TensorTable> sequence_table(std::shared_ptr<const TokenStream> stream,
                                                   const SequenceOptions& options);
 

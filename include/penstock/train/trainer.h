@@ -34,6 +34,8 @@ struct StepRecord {
   std::vector<std::uint64_t> peak_memory;  //!< peak bytes per rank: of its device, or resident for the CPU
   bool skipped = false;                    //!< no update because a value was not finite
   std::optional<double> loss_scale{};      //!< of the step, if losses are scaled
+  //! After the step, if it was validated. In the logs only: Observer::on_evaluation reports it.
+  std::optional<double> validation_loss{};
 };
 
 //! Returns one line of the `log_json` file.

@@ -36,6 +36,7 @@ class SequenceTable : public TensorTable {
     const std::int64_t rows = (stream.size() - 1 + options.length - 1) / options.length;
     const TableColumn column{at::kLong, {rows, options.length}};
     std::map<std::string, TableColumn> columns{{options.input, column}, {kTargets, column}};
+    if (options.labels) columns[options.labels->name] = column;
     if (options.documents)
       for (const auto& [name, tensor] : options.documents->tensors)
         columns[name] = column_of(tensor, rows, options.length);
@@ -44,18 +45,17 @@ class SequenceTable : public TensorTable {
 
   static TableColumn column_of(const DocumentColumn& column, std::int64_t rows, std::int64_t length) {
     if (column.content == DocumentTensor::Positions) return {at::kLong, {rows, length}};
+    if (column.content == DocumentTensor::Padding) return {column.mask_dtype, {rows, length}};
     if (column.has_head_dim) return {column.mask_dtype, {rows, 1, length, length}};
     return {column.mask_dtype, {rows, length, length}};
   }
 
   at::Tensor read(const std::string& name, const std::vector<std::int64_t>& rows) const override {
-    if (name == kTargets) {
-      const at::Tensor targets = tokens_of(rows, 1, kPaddingLabel);
-      const bool all = !options_.documents || options_.documents->boundary_targets;
-      return all ? targets : targets.masked_fill(separators_of(rows), kPaddingLabel);
-    }
-    if (name == options_.input) return tokens_of(rows, 0, 0);
+    if (name == options_.input) return inputs_of(rows, 0);
+    if (options_.labels && name == options_.labels->name) return labels_of(rows, options_.labels->next);
+    if (name == kTargets) return labels_of(rows, /*next=*/false);
     const DocumentColumn& column = options_.documents->tensors.at(name);
+    if (column.content == DocumentTensor::Padding) return inputs_of(rows, -1).ge(0).to(column.mask_dtype);
     const at::Tensor positions = positions_of(rows);
     if (column.content == DocumentTensor::Positions) return positions;
     const at::Tensor mask = models::document_mask(positions);
@@ -63,31 +63,52 @@ class SequenceTable : public TensorTable {
                                : in_dtype(mask, column.mask_dtype);
   }
 
-  // The tokens that are `offset` after those of the input. The last token of the stream is only a target.
-  at::Tensor tokens_of(const std::vector<std::int64_t>& rows, std::int64_t offset, std::int64_t fill) const {
+  // The tokens of the stream up to `end` that are `offset` after those of the input.
+  at::Tensor tokens_of(const std::vector<std::int64_t>& rows, std::int64_t offset, std::int64_t end,
+                       std::int64_t fill) const {
     const at::Tensor tensor = at::full({static_cast<std::int64_t>(rows.size()), options_.length}, fill,
                                        at::TensorOptions(at::kLong));
     auto* row_data = tensor.mutable_data_ptr<std::int64_t>();
     for (const std::int64_t row : rows) {
-      const std::int64_t begin = row * options_.length;
-      const std::int64_t count = std::min(options_.length, stream_->size() - 1 - begin);
-      const std::span<std::int64_t> tokens(row_data, static_cast<std::size_t>(count));
-      stream_->read(begin + offset, tokens);
-      check(begin + offset, tokens);
+      const std::int64_t begin = row * options_.length + offset;
+      const std::span<std::int64_t> tokens(row_data,
+                                           static_cast<std::size_t>(std::min(options_.length, end - begin)));
+      stream_->read(begin, tokens);
+      check(begin, tokens);
       row_data += options_.length;
     }
     return tensor;
   }
 
+  // The last token of the stream is only a target, or the label of the position before it.
+  at::Tensor inputs_of(const std::vector<std::int64_t>& rows, std::int64_t fill) const {
+    const bool has_last = options_.labels && options_.labels->next;
+    return tokens_of(rows, 0, stream_->size() - (has_last ? 0 : 1), fill);
+  }
+
+  // The token after each position, or with `next` that of the position, which is the label of the one before.
+  at::Tensor labels_of(const std::vector<std::int64_t>& rows, bool next) const {
+    const at::Tensor labels =
+        next ? inputs_of(rows, kPaddingLabel) : tokens_of(rows, 1, stream_->size(), kPaddingLabel);
+    const std::optional<DocumentOptions>& documents = options_.documents;
+    if (!documents || !documents->separator || documents->boundary_targets) return labels;
+    return labels.masked_fill(next ? after_separators(rows) : separators_of(rows), kPaddingLabel);
+  }
+
   at::Tensor separators_of(const std::vector<std::int64_t>& rows) const {
-    return tokens_of(rows, 0, 0).eq(options_.documents->separator);
+    return inputs_of(rows, 0).eq(*options_.documents->separator);
+  }
+
+  at::Tensor after_separators(const std::vector<std::int64_t>& rows) const {
+    return at::constant_pad_nd(separators_of(rows).slice(1, 0, -1), {1, 0}, 0);
   }
 
   at::Tensor positions_of(const std::vector<std::int64_t>& rows) const {
     const at::Tensor index = at::arange(options_.length, at::kLong);
+    if (!options_.documents->separator)
+      return index.unsqueeze(0).repeat({static_cast<std::int64_t>(rows.size()), 1});
     // A document starts in the first column and after each separator; the maximum so far is the latest start.
-    const at::Tensor after = at::constant_pad_nd(separators_of(rows).slice(1, 0, -1), {1, 0}, 0);
-    return index - std::get<0>((after * index).cummax(1));
+    return index - std::get<0>((after_separators(rows) * index).cummax(1));
   }
 
   static at::Tensor in_dtype(const at::Tensor& mask, at::ScalarType dtype) {

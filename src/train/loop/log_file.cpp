@@ -13,15 +13,14 @@
 namespace penstock::train {
 namespace {
 
+std::int64_t commas_in(const std::string& text) {
+  return std::count(text.begin(), text.end(), ',');
+}
+
 // Returns the step of a line written by this class: {"step":7,… or 7,…; 0 for a heading or an incomplete
-// line.
-std::int64_t step_of(const std::string& line, LogFormat format) {
-  if (format == LogFormat::Csv) {
-    const std::string heading = csv_heading();
-    const bool complete =
-        std::count(line.begin(), line.end(), ',') == std::count(heading.begin(), heading.end(), ',');
-    return complete ? std::atoll(line.c_str()) : 0;
-  }
+// line. A row of a CSV file has as many commas as its heading.
+std::int64_t step_of(const std::string& line, LogFormat format, std::int64_t commas) {
+  if (format == LogFormat::Csv) return commas_in(line) == commas ? std::atoll(line.c_str()) : 0;
   constexpr std::string_view start = "{\"step\":";
   return line.starts_with(start) && line.ends_with("}") ? std::atoll(line.c_str() + start.size()) : 0;
 }
@@ -30,10 +29,15 @@ std::string lines_before(const std::filesystem::path& path, LogFormat format, st
   // A file that is not regular (a FIFO, /dev/stdout) is only written, never read.
   if (std::error_code error; !std::filesystem::is_regular_file(path, error)) return {};
   std::ifstream file(path);
-  std::string kept;
+  std::string kept, heading, missing;
+  if (format == LogFormat::Csv) {
+    // The heading of an earlier version is the start of ours.
+    if (!std::getline(file, heading) || !csv_heading().starts_with(heading)) return {};
+    missing.resize(static_cast<std::size_t>(commas_in(csv_heading()) - commas_in(heading)), ',');
+  }
   for (std::string line; first > 1 && std::getline(file, line);) {
-    const std::int64_t step = step_of(line, format);
-    if (step > 0 && step < first) kept += line + "\n";
+    const std::int64_t step = step_of(line, format, commas_in(heading));
+    if (step > 0 && step < first) kept += line + missing + "\n";
   }
   return kept;
 }
@@ -54,23 +58,31 @@ std::string to_json(const StepRecord& record) {
   json.end_array();
   if (record.skipped) json.field("skipped", true);
   if (record.loss_scale) json.field("loss_scale", *record.loss_scale);
+  if (record.validation_loss) json.field("validation_loss", *record.validation_loss);
   return json.end_object().text();
 }
 
 std::string csv_heading() {
-  return "step,loss,grad_norm,lr,seconds,tokens_per_second,examples_per_second,bubble,peak_memory,skipped";
+  return "step,loss,grad_norm,lr,seconds,tokens_per_second,examples_per_second,bubble,peak_memory,skipped,"
+         "loss_scale,validation_loss";
 }
 
 std::string to_csv(const StepRecord& record) {
   std::string row = std::to_string(record.step);
   const auto add = [&](double number) { row += "," + decimal_text(number); };
   for (const double number : {record.loss, record.grad_norm, record.rate, record.seconds}) add(number);
-  row += "," + (record.tokens_per_second ? decimal_text(*record.tokens_per_second) : std::string());
+  const auto add_if = [&](std::optional<double> number) {
+    row += "," + (number ? decimal_text(*number) : "");
+  };
+  add_if(record.tokens_per_second);
   add(record.examples_per_second);
   add(record.bubble);
   std::vector<std::string> memory;
   for (const std::uint64_t bytes : record.peak_memory) memory.push_back(std::to_string(bytes));
-  return row + "," + join(memory, " ") + "," + (record.skipped ? "1" : "0");
+  row += "," + join(memory, " ") + "," + (record.skipped ? "1" : "0");
+  add_if(record.loss_scale);
+  add_if(record.validation_loss);
+  return row;
 }
 
 LogFile::LogFile(const std::optional<std::filesystem::path>& path, LogFormat format, std::int64_t first)

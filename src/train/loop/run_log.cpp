@@ -3,8 +3,6 @@
 
 #include "base/text.h"
 
-#include <array>
-
 namespace penstock::train {
 
 std::vector<Scalar> scalars_of(const StepRecord& record) {
@@ -19,6 +17,7 @@ std::vector<Scalar> scalars_of(const StepRecord& record) {
   }
   scalars.emplace_back("bubble", record.bubble);
   if (record.loss_scale) scalars.emplace_back("loss_scale", *record.loss_scale);
+  if (record.validation_loss) scalars.emplace_back("validation_loss", *record.validation_loss);
   for (std::size_t rank = 0; rank < record.peak_memory.size(); ++rank)
     scalars.emplace_back(str_cat("peak_memory/rank_", rank), static_cast<double>(record.peak_memory[rank]));
   return scalars;
@@ -34,10 +33,6 @@ void RunLog::write(const StepRecord& record) {
   json_.write(record);
   csv_.write(record);
   if (events_) events_->write(record.step, scalars_of(record));
-}
-
-void RunLog::write_validation(std::int64_t step, double loss) {
-  if (events_) events_->write(step, std::array{Scalar("validation_loss", loss)});
 }
 
 }  // namespace penstock::train

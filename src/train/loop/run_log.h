@@ -23,7 +23,6 @@ class RunLog {
   RunLog(const RunOptions& options, bool writes, std::int64_t first);
 
   void write(const StepRecord& record);
-  void write_validation(std::int64_t step, double loss);
 
  private:
   LogFile json_, csv_;

@@ -76,13 +76,13 @@ class Run {
       for (const std::string& message : messages) report(message);
     for (progress_.step = first_step_; progress_.step <= options_.steps; ++progress_.step) {
       try {
-        if (const std::optional<StepRecord> record = step()) {
+        if (std::optional<StepRecord> record = step()) {
           result_.losses.push_back(record->loss);
-          log_->write(*record);
           if (observer()) observer()->on_step(*record);
           if (options_.live_timeline) report_timeline();
+          if (is_due(options_.eval_every)) record->validation_loss = evaluate();
+          log_->write(*record);
         }
-        if (options_.eval_every && progress_.step % *options_.eval_every == 0) evaluate();
         if (checkpoint_is_due()) save(progress_.step);
         report_checkpoint();
         if (result_.stopped != 0) break;
@@ -207,11 +207,10 @@ class Run {
     }
   }
 
+  bool is_due(std::optional<std::int64_t> every) const { return every && progress_.step % *every == 0; }
   bool checkpoint_is_due() const {
-    const std::optional<std::int64_t> every = options_.checkpoint.every;
-    const std::int64_t step = progress_.step;
-    const bool last = step == options_.steps || result_.stopped != 0;
-    return checkpoints_.enabled() && (last || (every && step % *every == 0));
+    const bool last = progress_.step == options_.steps || result_.stopped != 0;
+    return checkpoints_.enabled() && (last || is_due(options_.checkpoint.every));
   }
 
   std::map<std::string, std::string> stored_notes() const {
@@ -336,7 +335,8 @@ class Run {
   // The first step is logged too: it shows whether the run starts well.
   bool is_logged() const {
     const std::int64_t step = progress_.step;
-    return step == first_step_ || step == options_.steps || step % options_.log_every == 0;
+    return step == first_step_ || step == options_.steps || step % options_.log_every == 0 ||
+           is_due(options_.eval_every);
   }
 
   // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows
@@ -378,13 +378,15 @@ class Run {
     if (observer()) observer()->on_timeline(progress_.step, gathered);
   }
 
-  void evaluate() {
-    if (data_.validation_rows() == 0) return;
+  // Returns the validation loss; nullopt if there is none.
+  std::optional<double> evaluate() {
+    if (data_.validation_rows() == 0) return std::nullopt;
     result_.validation_loss = validation_loss(mesh_, assembly_, model_, data_, options_);
     if (!result_.validation_loss)
-      return report_in_step("every label of the validation rows is ignored; there is no validation loss");
-    log_->write_validation(progress_.step, *result_.validation_loss);
-    if (observer()) observer()->on_evaluation(progress_.step, *result_.validation_loss);
+      report_in_step("every label of the validation rows is ignored; there is no validation loss");
+    else if (observer())
+      observer()->on_evaluation(progress_.step, *result_.validation_loss);
+    return result_.validation_loss;
   }
 
   // Keeps the last steps, for drawings and costs. The first step includes allocations and connection setup.

@@ -57,6 +57,11 @@ at::Tensor cross_entropy_of(const at::Tensor& values, const at::Tensor& target, 
   return torch::nn::functional::cross_entropy(logits, labels, options);
 }
 
+// Moves the classes to the last dim. Class indices have no dim of classes.
+at::Tensor with_classes_last(const at::Tensor& tensor, std::optional<std::int64_t> class_dim) {
+  return class_dim && tensor.is_floating_point() ? tensor.movedim(*class_dim, -1) : tensor;
+}
+
 // The sum of the class weights of the valid labels. The rows of soft targets count alike.
 double weight_of_labels(const c10::IValue& target, const at::Tensor& weights) {
   const at::Tensor labels = target.toTensor().flatten();
@@ -73,10 +78,12 @@ at::Tensor in_float32(const at::Tensor& tensor) {
 }
 
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options) {
-  return [leaf, kind, smoothing = options.label_smoothing, weights = ClassWeights(options)](
-             const c10::IValue& output, const c10::IValue& expected, const value::Kwargs&) {
-    const at::Tensor values = in_float32(value::flatten(output).leaves.at(leaf).toTensor());
-    const at::Tensor target = expected.toTensor();
+  return [leaf, kind, smoothing = options.label_smoothing, weights = ClassWeights(options),
+          class_dim = options.class_dim](const c10::IValue& output, const c10::IValue& expected,
+                                         const value::Kwargs&) {
+    const at::Tensor values =
+        with_classes_last(in_float32(value::flatten(output).leaves.at(leaf).toTensor()), class_dim);
+    const at::Tensor target = with_classes_last(expected.toTensor(), class_dim);
     switch (kind) {
       case LossKind::Mse:
         return at::mse_loss(values, target);
@@ -106,6 +113,12 @@ void check_loss_options(LossKind kind, const LossOptions& options, std::optional
   if (options.label_smoothing > 0 && kind != LossKind::CrossEntropy)
     throw UsageError(str_cat("label_smoothing does not apply to the loss ", to_string(kind)), {},
                      "leave it out, or use cross_entropy");
+  if (options.class_dim) {
+    if (kind != LossKind::CrossEntropy && kind != LossKind::Bce)
+      throw UsageError(str_cat("class_dim does not apply to the loss ", to_string(kind)), {},
+                       "leave it out, or use cross_entropy or bce");
+    check_at_least(*options.class_dim, 1, "class_dim");
+  }
   if (options.class_weights.empty()) return;
   if (kind != LossKind::CrossEntropy && kind != LossKind::Bce)
     throw UsageError(str_cat("class_weights do not apply to the loss ", to_string(kind)), {},

@@ -24,8 +24,8 @@ runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOp
 //! average over elements, of which all rows have the same number.
 runtime::LossReduction archive_reduction(LossKind kind, const LossOptions& options);
 
-//! Throws UsageError if an option is invalid or does not apply to the loss. `classes` is the last dim of the
-//! output, if it is known.
+//! Throws UsageError if an option is invalid or does not apply to the loss. `classes` is the number of
+//! classes of the output, if it is known.
 void check_loss_options(LossKind kind, const LossOptions& options, std::optional<std::int64_t> classes);
 
 }  // namespace penstock::train

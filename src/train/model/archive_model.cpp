@@ -23,8 +23,10 @@
 namespace penstock::train {
 namespace {
 
-// Returns the index of the output that the loss reads: the named one, else `logits`, else the first.
-std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string>& wanted) {
+// Returns the index of the output that the loss reads: the named one, else `logits` or, if the model computes
+// it, `loss`, else the first.
+std::size_t loss_leaf(const graph::Graph& graph, const ArchiveOptions& options) {
+  const std::optional<std::string>& wanted = options.loss_output;
   const std::vector<std::string> paths = graph.output_paths();
   const auto index_of = [&](const std::string& name) {
     const auto it = std::find_if(paths.begin(), paths.end(), [&](const std::string& path) {
@@ -36,7 +38,8 @@ std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string
     if (index_of(*wanted) < paths.size()) return index_of(*wanted);
     throw UsageError("the model has no output " + quote(*wanted), {}, "its outputs are " + join(paths, ", "));
   }
-  return index_of("logits") < paths.size() ? index_of("logits") : 0;
+  const std::size_t usual = index_of(options.computes_loss ? "loss" : "logits");
+  return usual < paths.size() ? usual : 0;
 }
 
 // What a model and its splits share.
@@ -45,6 +48,7 @@ struct Archive {
   std::shared_ptr<const graph::Pt2Archive> file;
   std::shared_ptr<const graph::Graph> base{};     // that of the file, in the dtype of the options
   std::set<at::ScalarType> converts{};            // the dtypes that are converted to it
+  std::optional<LabelInput> labels{};             // of a loss that the model computes as a mean over them
   std::shared_ptr<const AdaptedGraph> adapted{};  // null without LoRA
 
   const graph::Graph& graph() const { return adapted ? adapted->graph : *base; }
@@ -238,7 +242,7 @@ class ArchivedModel : public Model {
   }
 
   runtime::LossFunction loss() const override {
-    const std::size_t leaf = loss_leaf(graph(), options().loss_output);
+    const std::size_t leaf = loss_leaf(graph(), options());
     if (options().computes_loss)
       return [leaf](const c10::IValue& output, const c10::IValue&, const value::Kwargs&) {
         return in_float32(value::flatten(output).leaves.at(leaf).toTensor());
@@ -299,7 +303,7 @@ class ArchivedModel : public Model {
  private:
   const ArchiveOptions& options() const { return archive_->options; }
   const graph::Graph& graph() const { return archive_->graph(); }
-  std::optional<LabelInput> labels() const { return label_input(options().loss_mean); }
+  const std::optional<LabelInput>& labels() const { return archive_->labels; }
 
   ModelSplit split_at_points(int stages) const {
     const auto given = pipe::SplitPolicy([&](const graph::Graph&) { return options().positions; });
@@ -315,11 +319,18 @@ class ArchivedModel : public Model {
   std::shared_ptr<const Archive> archive_;
 };
 
-// The last dim of an output, if the archive fixes it.
-std::optional<std::int64_t> last_dim_of_output(const graph::Graph& graph, std::size_t leaf) {
+// The classes of an output, if the archive fixes their number. Throws UsageError if it has no such dim.
+std::optional<std::int64_t> classes_of_output(const graph::Graph& graph, std::size_t leaf,
+                                              std::optional<std::int64_t> class_dim) {
   const graph::ValueId* const id = graph.outputs.at(leaf).value();
   if (id == nullptr || !graph.value(*id).meta || graph.value(*id).meta->sizes.empty()) return std::nullopt;
-  const graph::Dim& dim = graph.value(*id).meta->sizes.back();
+  const std::vector<graph::Dim>& sizes = graph.value(*id).meta->sizes;
+  const auto dims = static_cast<std::int64_t>(sizes.size());
+  if (class_dim.value_or(0) >= dims)
+    throw UsageError(str_cat("class_dim is ", *class_dim, ", but the output ",
+                             quote(graph.output_paths()[leaf]), " has only ", counted(dims, "dim")),
+                     {}, "count the dims from 0, which is that of the examples");
+  const graph::Dim& dim = sizes[static_cast<std::size_t>(class_dim.value_or(dims - 1))];
   return dim.expression.empty() ? std::optional(dim.size) : std::nullopt;
 }
 
@@ -336,9 +347,9 @@ void check_loss_output(const graph::Graph& graph, std::size_t leaf) {
   const graph::ValueId* const id = graph.outputs.at(leaf).value();
   const auto& meta = id ? graph.value(*id).meta : std::nullopt;
   if (meta && meta->sizes.empty() && at::isFloatingType(meta->dtype)) return;
-  throw UsageError("the data has no target, so the output " + quote(graph.output_paths()[leaf]) +
-                       " must be the loss, but it is not a scalar",
-                   {}, "store the labels as 'target', or name the output that is the loss");
+  throw UsageError("the model computes its own loss, but the output " + quote(graph.output_paths()[leaf]) +
+                       " is not a scalar",
+                   {}, "name the output that is the loss, or store the labels as 'target'");
 }
 
 }  // namespace
@@ -361,16 +372,18 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
     if (const auto& meta = graph.value(graph.inputs[i].value).meta) result.dtypes[name] = meta->dtype;
     (i < positional ? result.positional : result.keywords).push_back(name);
   }
-  const std::size_t leaf = loss_leaf(graph, options.loss_output);
+  const std::size_t leaf = loss_leaf(graph, options);
   if (options.computes_loss)
     check_loss_output(graph, leaf);
   else
-    check_loss_options(options.loss, options.loss_options, last_dim_of_output(graph, leaf));
+    check_loss_options(options.loss, options.loss_options,
+                       classes_of_output(graph, leaf, options.loss_options.class_dim));
   result.loss_output = graph.output_paths()[leaf];
   result.computes_loss = options.computes_loss;
   if (options.computes_loss) {
-    result.loss_mean = shared.options.loss_mean = resolve_loss_mean(graph, options.loss_mean);
-    result.labels = label_input(result.loss_mean);
+    const OwnLoss own = resolve_own_loss(graph, options.loss_mean, options.labels);
+    result.loss_mean = own.mean;
+    result.labels = shared.labels = own.labels;
   }
   if (options.lora) shared.adapted = std::make_shared<const AdaptedGraph>(add_adapters(graph, *options.lora));
   result.graph = options.lora ? std::shared_ptr<const graph::Graph>(shared.adapted, &shared.adapted->graph)

@@ -22,6 +22,8 @@
 #include <torch/nn/functional/loss.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 namespace penstock::train {
 namespace {
@@ -141,6 +143,23 @@ class StagedGpt : public StagedModel {
   std::vector<std::string> recomputed_;
 };
 
+// Where a stage starts: 0 is the embedding, then come the blocks, then the norm with the head.
+std::size_t position_of(const std::string& path, graph::SplitPoint side, const GptOptions& options) {
+  const auto layers = static_cast<std::size_t>(options.layers);
+  std::map<std::string, std::size_t> modules{{"token", 0}, {"norm", layers + 1}};
+  for (std::size_t i = 0; i < layers; ++i) modules[str_cat("blocks.", i)] = i + 1;
+  std::vector<std::string> names;
+  for (const auto& [name, position] : modules) names.push_back(name);
+  const auto found = modules.find(path);
+  const std::size_t position = found == modules.end()                 ? 0
+                               : side == graph::SplitPoint::Beginning ? found->second
+                                                                      : found->second + 1;
+  if (position > 0 && position <= layers + 1) return position;
+  throw UsageError("a GPT of " + counted(options.layers, "layer") + " cannot be split at the " +
+                       (side == graph::SplitPoint::Beginning ? "beginning" : "end") + " of " + quote(path),
+                   {}, did_you_mean(path, names, str_cat("split it at blocks.0 to blocks.", layers - 1)));
+}
+
 class GptModel : public Model {
  public:
   GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora,
@@ -161,7 +180,16 @@ class GptModel : public Model {
     return lora_ ? text + "; " + to_string(*lora_) : text;
   }
 
+  //! Splits the model at these points instead of balancing its stages.
+  void give_split(const pipe::SplitPoints& points) {
+    std::set<std::size_t> positions;
+    for (const auto& [path, side] : points) positions.insert(position_of(path, side, options_));
+    given_.positions.assign(positions.begin(), positions.end());
+  }
+  bool has_given_split() const override { return given_.num_stages() > 1; }
+
   ModelSplit split(int stages) const override {
+    if (has_given_split()) return split_at_points(stages);
     const std::vector<plan::Layer> layers = layers_of(options_);
     if (stages > static_cast<int>(layers.size()))
       throw UsageError(str_cat("a GPT of ", options_.layers, " layers can be split into at most ",
@@ -208,10 +236,20 @@ class GptModel : public Model {
   }
 
  private:
+  ModelSplit split_at_points(int stages) const {
+    if (given_.num_stages() == stages) return given_;
+    throw UsageError(
+        str_cat("the split points make ", given_.num_stages(), " stages, but the schedule needs ", stages),
+        {},
+        str_cat("give ", counted(stages - 1, "split point"),
+                ", or none to balance the stages automatically"));
+  }
+
   GptOptions options_;
   std::uint64_t seed_;
   double smoothing_;  // of the labels
   std::optional<Lora> lora_{};
+  ModelSplit given_{};  // one stage: balanced
 };
 
 }  // namespace
@@ -233,8 +271,11 @@ std::vector<GptPart> gpt_parts(const GptOptions& options, const ModelSplit& spli
 }
 
 std::unique_ptr<Model> gpt_model(const GptOptions& options, std::uint64_t seed,
-                                 const std::optional<LoraOptions>& lora, const LossOptions& loss) {
-  return std::make_unique<GptModel>(options, seed, lora, loss);
+                                 const std::optional<LoraOptions>& lora, const LossOptions& loss,
+                                 const pipe::SplitPoints& split) {
+  auto model = std::make_unique<GptModel>(options, seed, lora, loss);
+  model->give_split(split);
+  return model;
 }
 
 }  // namespace penstock::train

@@ -15,16 +15,23 @@
 namespace penstock::train {
 namespace {
 
-constexpr const char* kLabels = "labels";
-
-// The input with the labels, if they are integers; null if there are none.
-const graph::Value* find_labels(const graph::Graph& graph) {
+// The inputs of integers, which may be labels.
+std::vector<const graph::Value*> integer_inputs(const graph::Graph& graph) {
+  std::vector<const graph::Value*> inputs;
   for (const graph::GraphInput& input : graph.inputs) {
     const graph::Value& value = graph.value(input.value);
-    if (value.name != kLabels || input.constant || !value.meta) continue;
-    return at::isIntegralType(value.meta->dtype, /*includeBool=*/false) ? &value : nullptr;
+    if (input.constant || !value.meta) continue;
+    if (at::isIntegralType(value.meta->dtype, /*includeBool=*/false)) inputs.push_back(&value);
   }
-  return nullptr;
+  return inputs;
+}
+
+// The input with the labels, if they are integers; null if there are none.
+const graph::Value* find_labels(const graph::Graph& graph, const std::string& name) {
+  const auto inputs = integer_inputs(graph);
+  const auto found =
+      std::find_if(inputs.begin(), inputs.end(), [&](const auto* input) { return input->name == name; });
+  return found == inputs.end() ? nullptr : *found;
 }
 
 // Whether the first result has the labels of the first argument at the same indices, possibly with more after
@@ -34,6 +41,55 @@ bool keeps_labels(const std::string& op) {
                             "aten::clone",      "aten::alias",    "aten::detach",
                             "aten::lift_fresh", "aten::pad",      "aten::constant_pad_nd"};
   return std::any_of(kept.begin(), kept.end(), [&](const char* start) { return op.starts_with(start); });
+}
+
+// Whether the first result has only elements of the first argument.
+bool keeps_elements(const std::string& op) {
+  constexpr std::array kept{"aten::view",    "aten::reshape",   "aten::_unsafe_view",
+                            "aten::flatten", "aten::squeeze",   "aten::unsqueeze",
+                            "aten::slice.",  "aten::transpose", "aten::permute"};
+  return keeps_labels(op) ||
+         std::any_of(kept.begin(), kept.end(), [&](const char* start) { return op.starts_with(start); });
+}
+
+// The values with elements of an input of the graph.
+std::set<graph::ValueId> values_of(const graph::Graph& graph, const graph::Value& input) {
+  std::set<graph::ValueId> values;
+  for (const graph::GraphInput& one : graph.inputs)
+    if (&graph.value(one.value) == &input) values.insert(one.value);
+  for (const graph::Node& node : graph.nodes) {
+    if (node.kind != graph::Node::Kind::Op || node.args.empty() || !keeps_elements(node.name())) continue;
+    const graph::ValueId* const source = node.args[0].value();
+    if (source != nullptr && values.contains(*source))
+      graph::for_each_result(node, [&](graph::ValueId id) { values.insert(id); });
+  }
+  return values;
+}
+
+// Whether a loss of the graph takes the input as its labels, or the name says that it has labels.
+bool looks_like_labels(const graph::Graph& graph, const graph::Value& input) {
+  const std::string name = to_lower(input.name);
+  if (name.find("label") != std::string::npos || name.find("target") != std::string::npos) return true;
+  const std::set<graph::ValueId> values = values_of(graph, input);
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) {
+    if (node.kind != graph::Node::Kind::Op || node.args.size() < 2) return false;
+    const std::string op = node.name();
+    const bool is_loss = op.starts_with("aten::cross_entropy_loss") || op.starts_with("aten::nll_loss");
+    const graph::ValueId* const labels = node.args[1].value();
+    return is_loss && labels != nullptr && values.contains(*labels);
+  });
+}
+
+// Throws UsageError if the mean is likely to be one over labels whose input has another name.
+void refuse_other_labels(const graph::Graph& graph) {
+  for (const graph::Value* const input : integer_inputs(graph)) {
+    if (!looks_like_labels(graph, *input)) continue;
+    throw UsageError("the model computes its own loss, and its input " + quote(input->name) +
+                         " looks like labels, but is not named " + quote(kLabels),
+                     {},
+                     "if the loss is a mean over the labels other than -100, set labels to " +
+                         quote(input->name) + "; otherwise set loss_mean to rows");
+  }
 }
 
 // The integer argument at an index, if it is a constant.
@@ -66,26 +122,28 @@ bool skips_first(const graph::Graph& graph, const graph::Value& labels) {
 
 }  // namespace
 
-LossMean resolve_loss_mean(const graph::Graph& graph, LossMean mean) {
-  if (mean == LossMean::Rows) return mean;
-  const graph::Value* const labels = find_labels(graph);
-  if (mean == LossMean::Auto) {
-    if (labels == nullptr) return LossMean::Rows;
-    return skips_first(graph, *labels) ? LossMean::NextLabels : LossMean::Labels;
+OwnLoss resolve_own_loss(const graph::Graph& graph, LossMean mean, const std::optional<std::string>& labels) {
+  if (mean == LossMean::Rows && labels)
+    throw UsageError("the labels " + quote(*labels) + " do not apply to a loss that is a mean over rows", {},
+                     "leave them out, or use a mean over labels");
+  if (mean == LossMean::Rows) return {};
+  const std::string name = labels.value_or(kLabels);
+  const graph::Value* const input = find_labels(graph, name);
+  if (input == nullptr && (mean != LossMean::Auto || labels))
+    throw UsageError(str_cat("the loss cannot be a mean over ",
+                             to_string(mean == LossMean::Auto ? LossMean::Labels : mean),
+                             ", because the model has no input ", quote(name), " of integers"),
+                     {}, "use a mean over rows, or name the input of the labels");
+  if (input == nullptr) {
+    refuse_other_labels(graph);
+    return {};
   }
-  if (labels == nullptr)
-    throw UsageError(str_cat("the loss cannot be a mean over ", to_string(mean),
-                             ", because the model has no input 'labels' of integers"),
-                     {}, "use a mean over rows, or export the model with an input of this name");
-  if (mean == LossMean::NextLabels && labels->meta->sizes.size() < 2)
-    throw UsageError("the loss cannot be a mean over next_labels, because 'labels' has one label per row", {},
-                     "use labels");
-  return mean;
-}
-
-std::optional<LabelInput> label_input(LossMean mean) {
-  if (mean == LossMean::Rows) return std::nullopt;
-  return LabelInput{kLabels, mean == LossMean::NextLabels};
+  if (mean == LossMean::Auto) mean = skips_first(graph, *input) ? LossMean::NextLabels : LossMean::Labels;
+  if (mean == LossMean::NextLabels && input->meta->sizes.size() < 2)
+    throw UsageError(
+        "the loss cannot be a mean over next_labels, because " + quote(name) + " has one label per row", {},
+        "use labels");
+  return {mean, LabelInput{name, mean == LossMean::NextLabels}};
 }
 
 }  // namespace penstock::train

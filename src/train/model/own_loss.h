@@ -9,11 +9,17 @@
 
 namespace penstock::train {
 
-//! Decides what the loss of the model is a mean over, if `mean` is Auto. Throws UsageError if the model has
-//! no labels of which the loss can be a mean.
-LossMean resolve_loss_mean(const graph::Graph& graph, LossMean mean);
+//! The input of the labels if its name is not given.
+inline constexpr const char* kLabels = "labels";
 
-//! The labels that the loss is a mean over; nullopt for rows.
-std::optional<LabelInput> label_input(LossMean mean);
+//! What a loss that the model computes is a mean over.
+struct OwnLoss {
+  LossMean mean = LossMean::Rows;      //!< never Auto
+  std::optional<LabelInput> labels{};  //!< unless it is a mean over rows
+};
+//! Decides what the loss is a mean over, if `mean` is Auto. `labels` names the input of the labels; by
+//! default it is that of the name `labels`, if there is one. Throws UsageError if the model has no labels of
+//! which the loss can be a mean, or if another input looks like labels and nothing says whether it has them.
+OwnLoss resolve_own_loss(const graph::Graph& graph, LossMean mean, const std::optional<std::string>& labels);
 
 }  // namespace penstock::train

@@ -2,11 +2,15 @@
 // `inspect` with the weights of a checkpoint. Python reads the results.
 #include "support/program.h"
 
+#include <penstock/checkpoint/safetensors.h>
+
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 namespace penstock::test {
 namespace {
@@ -85,6 +89,92 @@ TEST(ToolConvert, PythonReadsShardsAndTrainedModels) {
   expect_refused({"checkpoint", "convert", run, dir / "x", "--max-shard-size=0"}, "at least 1 byte");
   expect_refused({"checkpoint", "convert", run, run, "--max-shard-size=1MB"}, "is a checkpoint");
   EXPECT_FALSE(std::filesystem::exists(dir / "other.pt2"));
+}
+
+// A trained language model, whose head is tied to its token embedding, and the command that evaluates it.
+struct TrainedLanguage {
+  std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/", model = archives + "language.pt2";
+  TempDir dir;
+  std::string run = dir / "run";
+
+  TrainedLanguage() {
+    expect_done({"train", model, "--data=" + archives + "language.safetensors", "--ranks=1", "--steps=2",
+                 "--batch=8", "--checkpoint=" + run});
+    expect_done({"checkpoint", "convert", run, dir / "plain.safetensors"});
+  }
+  std::map<std::string, at::Tensor> outputs(const std::vector<std::string>& weights) const {
+    std::vector<std::string> words{"eval", model, "--input=" + archives + "language.safetensors",
+                                   "--output=" + dir / "output.safetensors", "--pp=2"};
+    words.insert(words.end(), weights.begin(), weights.end());
+    expect_done(words);
+    return checkpoint::load_safetensors(dir / "output.safetensors");
+  }
+};
+
+TEST(ToolConvert, RenamesAndConvertsWeights) {
+  const TrainedLanguage language;
+  const TempDir& dir = language.dir;
+  const std::string to = "--rename=token=model.wte,head=lm_head,layers.*.up=model.h.*.fc",
+                    from = "--rename=model.wte=token,lm_head=head,model.h.*.fc=layers.*.up";
+  const auto plain = checkpoint::load_safetensors(dir / "plain.safetensors");
+  const auto expected_name = [](std::string name) {
+    if (name == "token.weight") return std::string("model.wte.weight");
+    if (name == "head.weight") return std::string("lm_head.weight");
+    if (const auto at = name.find(".up."); at != std::string::npos)
+      return "model.h." + name.substr(7, at - 7) + ".fc." + name.substr(at + 4);
+    return name;
+  };
+  for (const auto& [option, dtype] : std::map<std::string, at::ScalarType>{
+           {"stored", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}, {"float32", at::kFloat}}) {
+    const std::string file = dir / (option + ".safetensors"), folder = dir / option;
+    expect_done({"checkpoint", "convert", language.run, file, to, "--dtype=" + option});
+    expect_done(
+        {"checkpoint", "convert", language.run, folder, to, "--dtype=" + option, "--max-shard-size=1MB"});
+    for (const std::string& written : {file, folder + "/model.safetensors"}) {
+      const auto tensors = checkpoint::load_safetensors(written);
+      EXPECT_EQ(tensors.size(), plain.size());
+      for (const auto& [name, tensor] : plain) {
+        ASSERT_TRUE(tensors.contains(expected_name(name))) << name;
+        const at::Tensor& found = tensors.at(expected_name(name));
+        EXPECT_EQ(found.scalar_type(), dtype);
+        EXPECT_TRUE(at::equal(found, tensor.to(dtype))) << name;
+      }
+    }
+  }
+  // The way back, when weights are read and when they are converted.
+  const auto trained = language.outputs({"--checkpoint=" + language.run});
+  for (const auto& [name, tensor] : language.outputs({"--checkpoint=" + dir / "float32.safetensors", from}))
+    EXPECT_TRUE(at::equal(tensor, trained.at(name))) << name;
+  EXPECT_FALSE(at::equal(language.outputs({}).at("output.logits"), trained.at("output.logits")));
+  expect_done({"inspect", language.model, "--checkpoint=" + dir / "bf16", from});
+  expect_done({"checkpoint", "convert", dir / "float32.safetensors", dir / "back", from});
+  expect_done({"checkpoint", "convert", dir / "back", dir / "again.safetensors"});
+  for (const auto& [name, tensor] : checkpoint::load_safetensors(dir / "again.safetensors"))
+    EXPECT_TRUE(at::equal(tensor, plain.at(name))) << name;
+  expect_done({"checkpoint", "convert", dir / "bf16.safetensors", dir / "new.pt2", from,
+               "--model=" + language.model});
+}
+
+TEST(ToolConvert, RefusesChangesThatDoNotFit) {
+  const TrainedLanguage language;
+  const TempDir& dir = language.dir;
+  const auto refused = [&](std::vector<std::string> more, const std::string& text) {
+    more.insert(more.begin(), {"checkpoint", "convert"});
+    expect_refused(more, text);
+  };
+  const std::string& run = language.run;
+  const std::string file = dir / "x.safetensors";
+  refused({run, file, "--rename=token"}, "--rename: the rename rule 'token' is not of the form FROM=TO");
+  refused({run, file, "--rename=nothing=x"}, "no tensor matches the rule 'nothing=x' of --rename");
+  refused({run, file, "--rename=layers.*=layers.0"}, "--rename gives two tensors the name");
+  refused({run, file, "--rename=token.weight="}, "--rename removes the complete name 'token.weight'");
+  refused({run, file, "--dtype=bf16", "--everything"}, "leave out --everything");
+  refused({run, dir / "x.pt2", "--model=" + language.model, "--dtype=bf16"}, "--dtype is for weights");
+  refused({dir / "plain.safetensors", dir / "back", "--dtype=bf16"}, "--dtype is for weights");
+  checkpoint::save_safetensors(dir / "large.safetensors", {{"w", at::full({2}, 1e6)}});
+  expect_done({"checkpoint", "convert", dir / "large.safetensors", dir / "large"});
+  refused({dir / "large", file, "--dtype=fp16"}, "the tensor 'w' has numbers that are too large");
+  expect_done({"checkpoint", "convert", dir / "large", file, "--dtype=bf16"});
 }
 
 }  // namespace

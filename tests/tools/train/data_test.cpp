@@ -100,6 +100,36 @@ TEST(ToolTrainData, LossOfTheModelHasLossesOfPython) {
   }
 }
 
+// The losses of make_networks.py, whose images have their classes in dim 1.
+TEST(ToolTrainData, ClassesMayBeInAnotherDim) {
+  const TempDir dir;
+  std::vector<double> expected;
+  for (const std::string& line : lines_of(slurp(kArchives + "networks.txt")))
+    if (line.starts_with("pixels_plain ")) expected.push_back(std::stod(line.substr(line.rfind(' '))));
+  ASSERT_EQ(expected.size(), 12U);
+  const auto train = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"train", kArchives + "pixels.pt2",
+                               "--data=" + kArchives + "pixels.safetensors", "--no-shuffle", "--batch=12",
+                               "--microbatches=3", "--lr=0.01", "--weight-decay=0.1", "--steps=12"});
+    return penstock(more);
+  };
+  const Outcome outcome = train({"--class-dim=1", "--log-json=" + (dir / "log")});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<std::string> losses = fields(dir / "log", "loss");
+  ASSERT_EQ(losses.size(), 12U);
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(std::stod(losses[i]), expected[i], 2e-4 * expected[i]) << i + 1;
+  const auto expect_refused = [&](const std::vector<std::string>& more, const std::string& text) {
+    const Outcome refused = train(more);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr(text));
+  };
+  expect_refused({}, "if dim 1 of the output has the classes, use --class-dim 1");
+  expect_refused({"--class-dim=2"}, "'target' is int64[4, 2, 3] for a microbatch, but the output is");
+  expect_refused({"--class-dim=4"}, "class_dim is 4, but the output 'output' has only 4 dims");
+  expect_refused({"--class-dim=1", "--loss=mse"}, "--class-dim does not apply to --loss mse");
+}
+
 TEST(ToolTrainData, NotesRowsThatRepeatWithinABatch) {
   const auto note = [](const std::string& batch) {
     const Outcome outcome =

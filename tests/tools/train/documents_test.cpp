@@ -110,7 +110,8 @@ TEST(ToolTrainDocuments, RefusesWhatDoesNotFit) {
   expect({data, "--document-separator=end"}, "'end' is not a token", "--tokenizer FILE.json");
   expect({text, "--tokenizer=bytes", "--document-separator=end"}, "'end' is 3 tokens", "one token");
   expect({data, "--no-boundary-targets"}, "--no-boundary-targets needs --document-separator", "give");
-  expect({text, separator}, "--document-separator is for tokens, but the data has none", "--tokenizer");
+  expect({text, separator}, "--document-separator 4 is not in the vocabulary of 1 tokens", "ends a document");
+  expect({text, "--document-separator=b"}, "'b' is 0 tokens of the tokenizer", "one token");
   expect({kPackedArchives + "mlp.pt2", "--data=" + kPackedArchives + "mlp.safetensors", separator},
          "--document-separator is for tokens", "FILE.bin");
   expect({kPackedArchives + "causal.pt2", data, separator},
@@ -118,8 +119,32 @@ TEST(ToolTrainDocuments, RefusesWhatDoesNotFit) {
   expect({kPackedArchives + "padding_mask.pt2", data, separator},
          "the input 'attention_mask' is int64[4, 9], which cannot describe documents",
          "[batch, 1, length, length]");
-  expect({kPackedArchives + "packed.pt2", data},
-         "only input, but this one takes 'input_ids', 'attention_mask'", ".safetensors");
+}
+
+// Characters are tokens in the order of their codes. The checkpoint tells generate where documents end.
+TEST(ToolTrainDocuments, SeparatorMayBeCharacter) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + (i * i + i / 5) % 11);
+  std::ofstream(dir / "text.txt") << text;
+  write_packed_tokens(dir / "tokens.bin");
+  const auto run = [&](const std::string& data, const std::string& separator) {
+    const Outcome outcome =
+        penstock({"train", "--data=" + data, "--document-separator=" + separator, "--no-boundary-targets",
+                  "--layers=1", "--width=16", "--heads=2", "--seq=9", "--batch=8", "--steps=3", "--ranks=1",
+                  "--sample=0", "--checkpoint=" + (dir / separator), "--log-json=" + (dir / "log")});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return log_of(dir / "log").back().at("loss").dump();
+  };
+  const std::string characters = run(dir / "text.txt", "e");
+  EXPECT_EQ(characters, run(dir / "tokens.bin", "4"));
+  const auto generated = [&](const std::string& prompt) {
+    const Outcome outcome = penstock(
+        {"generate", "--checkpoint=" + (dir / "e"), "--prompt=" + prompt, "--max-tokens=12", "--greedy"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_THAT(generated("jbeh"), testing::EndsWith(generated("h")));
 }
 
 // A separator may be a byte of a text.

@@ -144,6 +144,14 @@ TEST(ToolDryRun, ActivationsAreCloseToMeasuredOnes) {
   }
 }
 
+TEST(ToolDryRun, GptIsSplitAtGivenPoints) {
+  const Outcome outcome = penstock({"train", "--layers=4", "--width=16", "--heads=2", "--seq=8", "--ranks=2",
+                                    "--split=blocks.2=end", "--dry-run"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::HasSubstr("before blocks.3; given by --split\n"));
+  EXPECT_THAT(outcome.out, testing::HasSubstr("  blocks.3, norm, token (partial)\n"));
+}
+
 TEST(ToolDryRun, StagesOfArchiveAreThoseOfInspect) {
   const std::vector<std::pair<std::string, Words>> cases{
       {"--stages=4", {"--ranks=2", "--schedule=Interleaved1F1B"}},

@@ -300,9 +300,8 @@ TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
   expect({kCausal + ".pt2", data, "--tokenizer=bytes"}, "--tokenizer needs text", "leave it out");
   expect({"--data=" + (dir / "text.txt"), "--token-dtype=uint32"}, "--token-dtype is for token files",
          "FILE.bin");
-  expect({archives + "language.pt2", data}, "only input, but this one takes 'tokens', 'weight'",
-         ".safetensors");
-  expect({archives + "mlp.pt2", data}, "only input, but this one takes 'input'", ".safetensors");
+  expect({archives + "language.pt2", data}, "but this one takes 'tokens', 'weight'", ".safetensors");
+  expect({archives + "mlp.pt2", data}, "but this one takes 'input'", ".safetensors");
   expect({kCausal + ".pt2", data, "--loss=mse"}, "but --loss is mse", "leave out --loss");
   expect({kCausal + ".pt2", data, "--seq=5"}, "the model takes sequences of 6 tokens, but --seq is 5",
          "--seq 6");

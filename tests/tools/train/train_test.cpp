@@ -222,8 +222,8 @@ std::string settled(const std::string& out) {
 TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   const TempDir dir;
   const std::string archive = PENSTOCK_SOURCE_DIR "/tests/train/archives/language";
-  const std::vector<std::string> of_archives{"split", "cuts",          "tp-plan",    "balance",
-                                             "loss",  "class-weights", "loss-output"},
+  const std::vector<std::string> of_archives{"cuts", "tp-plan",       "balance",
+                                             "loss", "class-weights", "loss-output"},
       of_gpt{"seq",          "layers",    "width",  "heads",  "dropout",  "untied",
              "feed-forward", "positions", "sample", "prompt", "tokenizer"};
   // Only options of the chosen data, precision, optimizer and schedule are printed; others would be errors.
@@ -243,6 +243,8 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
                                            "lr-start",
                                            "loss-scale",
                                            "loss-mean",
+                                           "labels",
+                                           "class-dim",
                                            "lora-rank",
                                            "lora-alpha",
                                            "lora-dropout",
@@ -279,7 +281,8 @@ TEST(ToolTrain, PrintedConfigurationIsCompleteAndRoundTrips) {
   check({archive + ".pt2", "--data=" + archive + ".safetensors"}, of_gpt, {"beta1", "beta2", "epsilon"});
   check({"--layers=1", "--width=8", "--heads=1", "--seq=4", "--sample=0", "--optimizer=rmsprop",
          "--lr-schedule=cosine"},
-        of_archives, {"momentum", "rmsprop-alpha", "epsilon", "lr-final"});
+        of_archives,
+        {"momentum", "rmsprop-alpha", "epsilon", "lr-final", "document-separator", "no-boundary-targets"});
 }
 
 // The same values in another dtype.

@@ -183,6 +183,15 @@ int checkpoint_command(Arguments& arguments) {
   arguments.flag("--merged", request.merged,
                  "convert: merge the adapters of a LoRA run into their base (for a FILE.safetensors, or with "
                  "--max-shard-size)");
+  arguments.option("--rename", request.renames,
+                   "convert: map names of tensors and modules, in order, as with train --init-rename: "
+                   "blocks.*=transformer.h.*");
+  arguments.choice<WeightDtype>("--dtype", request.dtype,
+                                {{"stored", WeightDtype::Stored},
+                                 {"bf16", WeightDtype::Bfloat16},
+                                 {"fp16", WeightDtype::Float16},
+                                 {"float32", WeightDtype::Float32}},
+                                "convert: dtype of floating-point tensors in safetensors files");
   arguments.flag("--everything", request.everything,
                  "convert: include optimizer state and notes, not only the model");
   arguments.flag("--force", request.force, "convert: overwrite an existing file or checkpoint");

@@ -50,12 +50,24 @@ void refuse_checkpoint(const Conversion& request) {
     throw UsageError(quote(request.to, 200) + " is a checkpoint", {}, "use another directory");
 }
 
+// The weights of a checkpoint, with its adapters merged, other names and another dtype as requested.
+checkpoint::ComputedWeights computed_weights(const Conversion& request) {
+  const auto stored = [&] {
+    return weights_of(
+        std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_checkpoint(request.from)));
+  };
+  checkpoint::ComputedWeights weights =
+      request.merged ? merged_weights(request.model, request.from) : stored();
+  if (!request.renames.empty()) weights = with_names(weights, read_renames(request.renames));
+  return with_dtype(weights, request.dtype);
+}
+
 std::string to_file(const Conversion& request) {
   if (fs::is_directory(request.to)) throw UsageError(quote(request.to, 200) + " is a directory", {}, kForms);
   check_safetensors_output(request.to, "TARGET");
   check_new(request, request.to);
-  if (request.merged) {
-    export_safetensors(merged_weights(request.model, request.from), request.to);
+  if (request.merged || request.changes_weights()) {
+    export_safetensors(computed_weights(request), request.to);
     return request.to;
   }
   const checkpoint::Checkpoint checkpoint = checkpoint::open_checkpoint(request.from);
@@ -83,9 +95,12 @@ std::string to_adapters(const Conversion& request) {
   return request.to;
 }
 
+bool has_adapters(const Conversion& request) {
+  return !request.merged && train::adapter_note(checkpoint::open_checkpoint(request.from)).has_value();
+}
+
 bool writes_adapters(const Conversion& request) {
-  return !request.everything && !request.merged && !request.to.ends_with(".safetensors") &&
-         train::adapter_note(checkpoint::open_checkpoint(request.from)).has_value();
+  return !request.everything && !request.to.ends_with(".safetensors") && has_adapters(request);
 }
 
 std::string to_shards(const Conversion& request) {
@@ -100,9 +115,8 @@ std::string to_shards(const Conversion& request) {
   refuse_checkpoint(request);
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
     check_new(request, fs::path(request.to) / name);
-  if (request.merged)
-    return export_sharded_safetensors(merged_weights(request.model, request.from), request.to, bytes)
-        .string();
+  if (request.merged || request.changes_weights())
+    return export_sharded_safetensors(computed_weights(request), request.to, bytes).string();
   return checkpoint::export_sharded_safetensors(checkpoint::open_checkpoint(request.from), request.to, bytes,
                                                 content_of(request))
       .string();
@@ -113,7 +127,8 @@ std::string to_checkpoint(const Conversion& request) {
     throw UsageError(quote(request.to, 200) + " is a file", {},
                      "convert FILE.safetensors DIR needs a directory as its target");
   try {
-    return checkpoint::import_safetensors(request.from, request.to, request.force);
+    return checkpoint::import_safetensors(request.from, request.to, request.force,
+                                          read_renames(request.renames));
   } catch (const UsageError& error) {
     if (!error.message().ends_with(" exists")) throw;
     throw UsageError(error.message(), error.context(),
@@ -132,7 +147,8 @@ std::string to_archive(const Conversion& request) {
   check_output_file("TARGET", request.to, {request.model, request.from});
   check_new(request, request.to);
   const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(request.model));
-  graph::copy_archive(request.model, request.to, trained_values(archive, request.from));
+  graph::copy_archive(request.model, request.to,
+                      trained_values(archive, request.from, read_renames(request.renames)));
   return request.to;
 }
 
@@ -145,16 +161,32 @@ void check_merged(const Conversion& request) {
         "give a checkpoint of a run with LoRA");
 }
 
+void check_changes(const Conversion& request, bool to_weights) {
+  if (request.dtype != WeightDtype::Stored && !to_weights)
+    throw UsageError("--dtype is for weights that are written to safetensors files", {},
+                     "leave it out: a checkpoint or an archive keeps the dtypes of its tensors");
+  if (request.changes_weights() && request.everything)
+    throw UsageError(
+        "--rename and --dtype change the model, but --everything writes its optimizer states, too", {},
+        "leave out --everything");
+}
+
 std::string converted(const Conversion& request) {
   if (request.merged) check_merged(request);
-  if ((!request.model.empty() && !request.merged) || to_lower(request.to).ends_with(".pt2"))
-    return to_archive(request);
-  if (!fs::is_directory(request.from) || is_hub_directory(request.from)) {
+  const bool is_archive =
+      (!request.model.empty() && !request.merged) || to_lower(request.to).ends_with(".pt2");
+  const bool reads_weights = !fs::is_directory(request.from) || is_hub_directory(request.from);
+  check_changes(request, !is_archive && !reads_weights);
+  if (is_archive) return to_archive(request);
+  if (reads_weights) {
     if (!request.max_shard_size.empty())
       throw UsageError("--max-shard-size converts a checkpoint, but " + quote(request.from, 200) + " is none",
                        {}, "convert it to a checkpoint first");
     return to_checkpoint(request);
   }
+  if (request.changes_weights() && has_adapters(request))
+    throw UsageError("--rename and --dtype do not apply to adapters, whose names are those of PEFT", {},
+                     "merge them with --merged, or leave the options out");
   if (writes_adapters(request)) return to_adapters(request);
   return request.max_shard_size.empty() ? to_file(request) : to_shards(request);
 }

@@ -5,6 +5,7 @@
 #include "cli/arguments.h"
 #include "cli/paths.h"
 #include "cli/verbosity.h"
+#include "commands/changed_weights.h"
 #include "commands/commands.h"
 #include "commands/launching.h"
 #include "commands/model_data.h"
@@ -39,6 +40,7 @@ namespace {
 
 struct EvalJob {
   std::string model, input, output, checkpoint;
+  std::vector<std::string> renames;  //!< `FROM=TO`
   SplitOptions split;
   RankOptions rank_options;
   RankCounts ranks;
@@ -97,7 +99,8 @@ struct Loaded {
 //! Loads the model and the examples of a replica. Throws UsageError if they do not match each other or the
 //! ranks.
 Loaded load(const EvalJob& job, int replica) {
-  const auto [graph, source] = open_with_weights(job.model, job.checkpoint, job.input);
+  const auto [graph, source] =
+      open_with_weights(job.model, job.checkpoint, job.input, read_renames(job.renames));
   const ModelData all = read_model_data(graph, job.input);
   check_example_shapes(graph, all.leaves, job.input);
   check_tokens(graph, all.leaves);
@@ -225,6 +228,7 @@ std::vector<std::string> command_line_of(const EvalJob& job, const graph::SplitP
   args.insert(args.end(), {"--backend", job.rank_options.backend});
   args.insert(args.end(), {"--device", job.rank_options.device == DeviceChoice::Cuda ? "cuda" : "cpu"});
   if (!job.checkpoint.empty()) args.insert(args.end(), {"--checkpoint", job.checkpoint});
+  if (!job.renames.empty()) args.insert(args.end(), {"--rename", join(job.renames, ",")});
   if (!positions.empty()) args.insert(args.end(), {"--cuts", join(numbers, ",")});
   if (job.json) args.emplace_back("--json");
   if (job.verbosity.quiet) args.emplace_back("--quiet");
@@ -252,6 +256,7 @@ int eval_command(Arguments& arguments) {
                    Arguments::Need::Required);
   arguments.option("--output", job.output, "the safetensors file for the outputs", Arguments::Need::Required);
   arguments.option("--checkpoint", job.checkpoint, kTrainedHelp);
+  arguments.option("--rename", job.renames, kRenameHelp);
   job.split.declare(arguments);
   job.rank_options.declare(arguments, "GPipe");
   job.verbosity.declare(arguments);

@@ -6,9 +6,11 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/verbosity.h"
+#include "commands/changed_weights.h"
 #include "commands/commands.h"
 #include "commands/language_model.h"
 #include "commands/launching.h"
+#include "commands/trained_weights.h"
 #include "config/device.h"
 #include "config/rank_counts.h"
 #include "train/display/failure_report.h"
@@ -36,7 +38,7 @@ constexpr std::string_view kTokenLine = "generated token ";
 
 struct GenerateJob {
   std::string model, checkpoint, tokenizer, prompt = "\n";
-  std::vector<std::string> prompt_tokens;
+  std::vector<std::string> prompt_tokens, renames;
   bool greedy = false;
   models::SampleOptions options;
   std::int64_t seed = 0;
@@ -105,7 +107,7 @@ Generated prepare_export(const GenerateJob& job) {
     }
   }
   if (prompt.tokens.empty()) throw UsageError("the prompt is empty", {}, "give at least one character");
-  check_staged_export(job.model, job.checkpoint, job.ranks, prompt.tokens);
+  check_staged_export(job.model, job.checkpoint, read_renames(job.renames), job.ranks, prompt.tokens);
   return prompt;
 }
 
@@ -144,8 +146,9 @@ comm::InitOptions init_options(const GenerateJob& job) {
 
 void run_rank(const GenerateJob& job, const comm::World& world, const Tokens& prompt,
               const std::function<void(std::int64_t)>& on_token) {
-  const auto model = job.built_in() ? staged_gpt(open_trained_gpt(job.checkpoint), world)
-                                    : staged_export(job.model, job.checkpoint, world);
+  const auto model = job.built_in()
+                         ? staged_gpt(open_trained_gpt(job.checkpoint), world)
+                         : staged_export(job.model, job.checkpoint, read_renames(job.renames), world);
   generate(*model, prompt, job.options, world, on_token);
 }
 
@@ -157,6 +160,7 @@ std::vector<std::string> command_line_of(const GenerateJob& job, const Tokens& p
     args.insert(args.end(), {option, value});
   };
   if (!job.checkpoint.empty()) add("--checkpoint", job.checkpoint);
+  if (!job.renames.empty()) add("--rename", join(job.renames, ","));
   add("--prompt-tokens", join(prompt, ","));
   add("--max-tokens", std::to_string(job.options.tokens));
   add("--temperature", decimal_text(job.options.temperature));
@@ -217,6 +221,7 @@ int generate_command(Arguments& arguments) {
                        Arguments::Need::Optional);
   arguments.option("--checkpoint", job.checkpoint,
                    "the trained weights: a checkpoint, or a directory of checkpoints (the newest)");
+  arguments.option("--rename", job.renames, kRenameHelp);
   arguments.option("--prompt", job.prompt, "the text that the model continues");
   arguments.option("--prompt-tokens", job.prompt_tokens, "the tokens that the model continues: 5,17,2");
   arguments.option(
@@ -243,6 +248,9 @@ int generate_command(Arguments& arguments) {
   if (!job.built_in() && job.tokenizer.empty() && arguments.given("--prompt"))
     throw UsageError("--prompt needs --tokenizer: an exported model has no vocabulary", {},
                      "name its tokenizer with --tokenizer FILE.json, or give tokens: --prompt-tokens 5,17,2");
+  if (job.built_in() && !job.renames.empty())
+    throw UsageError("--rename is for exported models: the names of a GPT are those of its checkpoint", {},
+                     "leave it out, or give the exported model");
   if (job.built_in() && !job.tokenizer.empty())
     throw UsageError("--tokenizer is for exported models: the checkpoint of a GPT names its own", {},
                      "leave it out, or give the exported model");

@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/arguments.h"
+#include "commands/changed_weights.h"
 #include "commands/commands.h"
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
@@ -149,10 +150,12 @@ int inspect_command(Arguments& arguments) {
   SplitOptions split;
   InspectFormat format = InspectFormat::Summary;
   std::string input, output, checkpoint;
+  std::vector<std::string> renames;
   arguments.positional("MODEL.pt2", file,
                        "an archive written by torch.export.save [with --checkpoint: the built-in GPT]",
                        Arguments::Need::Optional);
   arguments.option("--checkpoint", checkpoint, kTrainedHelp);
+  arguments.option("--rename", renames, kRenameHelp);
   split.declare(arguments);
   arguments.choice<InspectFormat>("--as", format,
                                   {{"summary", InspectFormat::Summary},
@@ -170,7 +173,7 @@ int inspect_command(Arguments& arguments) {
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
-  const OpenedModel model = open_with_weights(file, checkpoint, input);
+  const OpenedModel model = open_with_weights(file, checkpoint, input, read_renames(renames));
   if (format == InspectFormat::Profile) {
     write_output(output, profile_of(model, input));
     return 0;

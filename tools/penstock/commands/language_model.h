@@ -30,13 +30,14 @@ class LanguageModel {
 //! Loads the stage of this rank.
 std::unique_ptr<LanguageModel> staged_gpt(const TrainedGpt& gpt, const comm::World& world);
 std::unique_ptr<LanguageModel> staged_export(const std::string& model, const std::string& checkpoint,
+                                             const std::vector<checkpoint::RenameRule>& renames,
                                              const comm::World& world);
 
 //! Check before ranks start that the model can be split into `ranks` stages and that it takes these tokens.
 //! Throw UsageError.
 void check_staged_gpt(const TrainedGpt& gpt, int ranks, const Tokens& prompt);
-void check_staged_export(const std::string& model, const std::string& checkpoint, int ranks,
-                         const Tokens& prompt);
+void check_staged_export(const std::string& model, const std::string& checkpoint,
+                         const std::vector<checkpoint::RenameRule>& renames, int ranks, const Tokens& prompt);
 
 //! Generates tokens on all ranks; the last one draws them. `on_token` is called with each token on every
 //! rank.

@@ -22,9 +22,11 @@ namespace penstock::tool {
 namespace {
 
 constexpr const char* kInputHint =
-    "export a model that takes tokens, and if it needs them position_ids (integers of shape [batch, time]) "
-    "and attention_mask: [batch, time], or bool or floating-point numbers of shape [batch, time, time] or "
-    "[batch, 1, time, time]";
+    "export a model that takes tokens, and if it needs them position_ids and labels (integers of shape "
+    "[batch, time]) and attention_mask: [batch, time], or bool or floating-point numbers of shape [batch, "
+    "time, time] or [batch, 1, time, time]";
+
+constexpr std::int64_t kIgnoredToken = -100;  // a label that losses leave out
 
 struct LengthRange {
   std::int64_t min = 1, max = std::numeric_limits<std::int64_t>::max();
@@ -42,12 +44,13 @@ LengthRange length_range(const graph::Graph& graph, const graph::Dim& dim) {
 }
 
 //! What generation supplies for an input.
-enum class InputContent { Constant, Tokens, Positions, Mask };
+enum class InputContent { Constant, Tokens, Positions, Mask, Labels };
 
 InputContent content_of(const graph::Graph& graph, const graph::GraphInput& input) {
   if (input.constant) return InputContent::Constant;
   const std::string& name = graph.value(input.value).name;
   if (name == kPositionIds) return InputContent::Positions;
+  if (name == kLabelInput) return InputContent::Labels;
   return name == kAttentionMask ? InputContent::Mask : InputContent::Tokens;
 }
 
@@ -76,7 +79,7 @@ class TokenModel {
     if (count != 1)
       throw UsageError("generate needs a model with one tensor of tokens, [batch, time]; " +
                            quote(file, 200) + " has " + counted(count, "input") +
-                           " besides position_ids and attention_mask",
+                           " besides position_ids, attention_mask and labels",
                        {}, kInputHint);
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (!is_known_layout(i))
@@ -89,6 +92,12 @@ class TokenModel {
     const std::vector<std::string> paths = graph_.output_paths();
     const auto logits = std::find(paths.begin(), paths.end(), "output.logits");
     output_ = logits == paths.end() ? 0 : static_cast<std::size_t>(logits - paths.begin());
+    const bool has_labels =
+        std::find(contents_.begin(), contents_.end(), InputContent::Labels) != contents_.end();
+    if (has_labels && logits == paths.end())
+      throw UsageError("generate needs the logits of a model, but " + quote(file, 200) +
+                           " takes labels and has no output named logits",
+                       {}, "export a model that returns its logits, too, under this name");
   }
 
   const graph::Graph& graph() const { return graph_; }
@@ -155,6 +164,8 @@ class TokenModel {
         return at::arange(length, at::kLong).to(meta->dtype).unsqueeze(0).repeat({batch_, 1});
       case InputContent::Mask:
         return full_mask(*meta, batch_, length);
+      case InputContent::Labels:  // the logits do not depend on them
+        return at::full({batch_, length}, kIgnoredToken, meta->dtype);
     }
     return {};
   }
@@ -231,13 +242,15 @@ class StagedExport : public LanguageModel {
 }  // namespace
 
 std::unique_ptr<LanguageModel> staged_export(const std::string& model, const std::string& checkpoint,
+                                             const std::vector<checkpoint::RenameRule>& renames,
                                              const comm::World& world) {
-  return std::make_unique<StagedExport>(open_with_weights(model, checkpoint, ""), model, world);
+  return std::make_unique<StagedExport>(open_with_weights(model, checkpoint, "", renames), model, world);
 }
 
-void check_staged_export(const std::string& model, const std::string& checkpoint, int ranks,
+void check_staged_export(const std::string& model, const std::string& checkpoint,
+                         const std::vector<checkpoint::RenameRule>& renames, int ranks,
                          const Tokens& prompt) {
-  const OpenedModel opened = open_with_weights(model, checkpoint, "");
+  const OpenedModel opened = open_with_weights(model, checkpoint, "", renames);
   const TokenModel tokens(opened.graph, model);
   tokens.leaves_of(tokens.window_of(prompt).tokens);
   split_model(opened, ranks);

@@ -44,6 +44,26 @@ std::string hint_after_failure(const TrainSettings& request) {
                                    : "use --resume to continue from the last checkpoint";
 }
 
+// The command line takes precedence over the opposite in a file.
+void prefer_command_line(const Arguments& arguments, TrainSettings& request) {
+  const auto given = [&](const char* option) { return arguments.given(option); };
+  if (given("--epochs") && !given("--steps")) request.steps.reset();
+  if (given("--steps") && !given("--epochs")) request.epochs = 0;
+  RankRequest& ranks = request.rank_request;
+  if (given("--pp") || given("--tp") || given("--dp")) {
+    if (!given("--ranks")) ranks.ranks.reset();
+  } else if (given("--ranks")) {
+    ranks.pp = ranks.tp = ranks.dp = std::nullopt;
+  }
+  // A resolved configuration has both numbers of stages.
+  const bool changes_stages = given("--ranks") || given("--pp") || given("--stages-per-rank");
+  if (changes_stages && !given("--stages") && request.stages_per_rank) request.stages.reset();
+  if (given("--stages") && !given("--stages-per-rank")) request.stages_per_rank.reset();
+  Verbosity& verbosity = request.verbosity;
+  if (given("--verbose") && !given("--quiet")) verbosity.quiet = false;
+  if (given("--quiet") && !given("--verbose")) verbosity.verbose = false;
+}
+
 void announce_dashboard(const std::string& address, bool json) {
   JsonWriter out;
   if (json) {
@@ -63,12 +83,8 @@ int train_command(Arguments& arguments) {
                    "a TOML file with these options; the command line takes precedence");
   arguments.parse();
   if (!request.config.empty()) settings.read(request.config);
-  // The command line takes precedence over the opposite in a file.
-  if (arguments.given("--epochs") && !arguments.given("--steps")) request.steps.reset();
-  if (arguments.given("--steps") && !arguments.given("--epochs")) request.epochs = 0;
-  Verbosity& verbosity = request.verbosity;
-  if (arguments.given("--verbose") && !arguments.given("--quiet")) verbosity.quiet = false;
-  if (arguments.given("--quiet") && !arguments.given("--verbose")) verbosity.verbose = false;
+  prefer_command_line(arguments, request);
+  const Verbosity& verbosity = request.verbosity;
   verbosity.apply();
   const bool is_launched_rank = is_rank_of("train");
   const comm::LaunchedRank found = comm::detect_rank();
@@ -86,6 +102,7 @@ int train_command(Arguments& arguments) {
     request.default_ranks = found.world_size;
     request.local_ranks = local_ranks(found);
   }
+  if (!is_launched_rank) request.given = settings.given_keys();
   request.refuse_idle(settings);
   request.resolve();
   settings.omit(request.idle());
@@ -121,6 +138,7 @@ int train_command(Arguments& arguments) {
   }
   if (const auto warning = balance_warning(request)) std::fprintf(stderr, "%s\n", warning->c_str());
   comm::LaunchOptions launch_options = ranks_of("train", ranks, settings.command_line());
+  display.given = request.given;
   set_display(launch_options, display);
   verbosity.pass_to(launch_options.environment);
   launch_options.max_restarts = static_cast<int>(request.max_restarts);

@@ -113,7 +113,6 @@ std::string text_setting(const StoredSettings& settings, const std::string& name
 // Sets how text becomes tokens.
 void set_codec(TrainedGpt& trained, const StoredSettings& settings, const std::string& path) {
   const std::string name = text_setting(settings, "tokenizer", TrainSettings::kCharacters);
-  trained.separator = separator_token(text_setting(settings, "document-separator", ""), name);
   if (name != TrainSettings::kCharacters) {
     const train::Tokenizer tokenizer = open_tokenizer(name);
     trained.encode = [tokenizer](const std::string& text) {
@@ -192,6 +191,7 @@ TrainedGpt open_trained_gpt(const std::string& path) {
   trained.options = gpt_options(settings, *trained.weights, path);
   trained.seed = static_cast<std::uint64_t>(setting<std::int64_t>(settings, "seed", path));
   set_codec(trained, settings, path);
+  trained.separator = separator_token(text_setting(settings, "document-separator", ""), trained.encode);
   return trained;
 }
 

@@ -68,8 +68,9 @@ checkpoint::ComputedWeights merged_gpt(const std::string& path, std::int64_t ste
 }  // namespace
 
 graph::NewWeight trained_values(const std::shared_ptr<const graph::Pt2Archive>& archive,
-                                const std::string& path) {
-  const auto weights = std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_weights(path));
+                                const std::string& path, const std::vector<checkpoint::RenameRule>& renames) {
+  const auto weights =
+      std::make_shared<const checkpoint::Checkpoint>(checkpoint::open_weights(path, renames));
   if (train::adapter_note(*weights))
     return [merged = merge(archive, weights)](const std::string& name) { return merged->read_changed(name); };
   check_state_dict(archive->graph(), *weights);
@@ -91,9 +92,10 @@ checkpoint::ComputedWeights merged_weights(const std::string& model, const std::
 }
 
 pipe::TensorSource tensor_source(const std::shared_ptr<const graph::Pt2Archive>& archive,
-                                 const std::string& path) {
+                                 const std::string& path,
+                                 const std::vector<checkpoint::RenameRule>& renames) {
   if (path.empty()) return [archive](const std::vector<graph::Slot>& slots) { return archive->load(slots); };
-  const graph::NewWeight new_value = trained_values(archive, path);
+  const graph::NewWeight new_value = trained_values(archive, path, renames);
   return [archive, new_value](const std::vector<graph::Slot>& slots) {
     std::vector<at::Tensor> tensors = archive->load(slots);
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -108,7 +110,10 @@ pipe::TensorSource tensor_source(const std::shared_ptr<const graph::Pt2Archive>&
 }
 
 OpenedModel open_with_weights(const std::string& model, const std::string& checkpoint,
-                              const std::string& input) {
+                              const std::string& input, const std::vector<checkpoint::RenameRule>& renames) {
+  if (!renames.empty() && (model.empty() || checkpoint.empty()))
+    throw UsageError("--rename maps the names of weights to those of an exported model", {},
+                     "give both: MODEL.pt2 --checkpoint WEIGHTS");
   if (model.empty() && checkpoint.empty())
     throw UsageError("there is no model", {},
                      "give an exported model, or a checkpoint of the built-in GPT with --checkpoint DIR");
@@ -125,7 +130,7 @@ OpenedModel open_with_weights(const std::string& model, const std::string& check
     return {std::move(captured.graph), source};
   }
   const auto archive = std::make_shared<const graph::Pt2Archive>(open_archive(model));
-  return {archive->graph(), tensor_source(archive, checkpoint)};
+  return {archive->graph(), tensor_source(archive, checkpoint, renames)};
 }
 
 }  // namespace penstock::tool

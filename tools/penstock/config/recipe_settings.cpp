@@ -155,6 +155,8 @@ void RecipeSettings::declare(Settings& s, train::RunOptions& run) {
                      "loss of an exported model");
   s.add("--loss-scale", loss_scale, "initial loss scale of --precision fp16 and of models in float16, a power of two [65536]");
   s.add("--label-smoothing", label_smoothing, "label smoothing of cross_entropy");
+  s.add("--class-dim", class_dim,
+        "dim of the output with the classes of cross_entropy and bce, from 1: 1 for [N, C, H, W] [the last]");
   s.add("--class-weights", class_weights,
         "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor");
 }
@@ -229,13 +231,19 @@ void RecipeSettings::check_loss() const {
   if (label_smoothing > 0 && loss != CrossEntropy)
     throw UsageError(str_cat("--label-smoothing does not apply to --loss ", to_string(loss)), {},
                      "leave it out, or choose --loss cross_entropy");
+  if (class_dim && loss != CrossEntropy && loss != Bce)
+    throw UsageError(str_cat("--class-dim does not apply to --loss ", to_string(loss)), {},
+                     "leave it out, or choose --loss cross_entropy or bce");
+  if (class_dim) check_at_least(*class_dim, 1, "--class-dim");
   if (!class_weights.empty() && loss != CrossEntropy && loss != Bce)
     throw UsageError(str_cat("--class-weights does not apply to --loss ", to_string(loss)), {},
                      "leave it out, or choose --loss cross_entropy or bce");
 }
 
 train::LossOptions RecipeSettings::loss_options() const {
-  return {.label_smoothing = label_smoothing, .class_weights = read_class_weights(class_weights)};
+  return {.label_smoothing = label_smoothing,
+          .class_weights = read_class_weights(class_weights),
+          .class_dim = class_dim};
 }
 
 std::vector<double> read_class_weights(const std::vector<std::string>& entries) {

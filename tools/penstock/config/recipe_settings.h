@@ -32,6 +32,7 @@ struct RecipeSettings {
   train::LossKind loss = train::LossKind::CrossEntropy;
   std::optional<double> loss_scale;
   double label_smoothing = 0;
+  std::optional<std::int64_t> class_dim;
   std::vector<std::string> class_weights;  //!< numbers, or one file
 
   void declare(Settings& settings, train::RunOptions& run);

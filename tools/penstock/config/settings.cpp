@@ -136,6 +136,15 @@ bool Settings::given(const std::string& name) const {
   return arguments_.given(name) || from_file_.contains(name);
 }
 
+std::set<std::string> Settings::given_keys() const {
+  std::set<std::string> keys;
+  for (const Entry& entry : entries_) {
+    const bool is_positional = positional_ != nullptr && entry.name == "--model";
+    if (is_positional ? !positional_->empty() : given(entry.name)) keys.insert(key_of(entry.name));
+  }
+  return keys;
+}
+
 void Settings::omit(const std::vector<std::string>& names) {
   std::erase_if(entries_, [&](const Entry& entry) {
     return std::find(names.begin(), names.end(), entry.name) != names.end();

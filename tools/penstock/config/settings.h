@@ -77,6 +77,8 @@ class Settings {
   void read(const std::string& path);
   //! Whether an option was given, on the command line or in the file.
   bool given(const std::string& name) const;
+  //! The keys of all options that were given, on the command line or in the file.
+  std::set<std::string> given_keys() const;
   //! Removes settings that do not apply to this run from `toml` and `command_line`.
   void omit(const std::vector<std::string>& names);
   //! Returns all settings, one per line. Unset ones are written as "", [] or false.

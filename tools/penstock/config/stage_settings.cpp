@@ -52,6 +52,16 @@ void TrainSettings::resolve_stages() {
   stages = *stages_per_rank * parallel.pp;
 }
 
+void TrainSettings::resolve_sharding() {
+  read_tensor_plan(tensor_plan);
+  if (!tensor_plan.empty() && run.parallel.tp == 1)
+    notes.emplace_back("--tp-plan has no effect with 1 tensor-parallel rank (--tp 1)");
+  const bool has_replicas = run.parallel.dp > 1;
+  run.parallel.sharding = has_replicas ? sharding_ : train::Sharding::None;
+  if (!has_replicas && sharding_ != train::Sharding::None)
+    notes.push_back(str_cat("--sharding ", to_string(sharding_), " has no effect with 1 replica (--dp 1)"));
+}
+
 parallel::ParallelPlan read_tensor_plan(const std::vector<std::string>& entries) {
   parallel::ParallelPlan plan;
   for (const std::string& entry : entries) {

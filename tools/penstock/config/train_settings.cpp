@@ -6,6 +6,7 @@
 #include "checkpoint/commit/directory_lock.h"
 #include "comm/rendezvous/environment.h"
 #include "train/preflight/output_paths.h"
+#include "train/preflight/token_data.h"
 #include "train/preflight/training_data.h"
 
 #include <penstock/base/error.h>
@@ -60,7 +61,7 @@ void TrainSettings::declare(Settings& s) {
         "tensor-parallel style per module: blocks.*.up=colwise,blocks.*.down=rowwise (or sequence) [derived "
         "from the graph]");
   s.add("--dp", rank_request.dp, "data-parallel ranks: replicas that divide the batch [1]");
-  s.choice<Sharding>("--sharding", run.parallel.sharding,
+  s.choice<Sharding>("--sharding", sharding_,
                      named({Sharding::None, Sharding::Optimizer, Sharding::Gradients, Sharding::Full}),
                      "what the replicas shard: optimizer states, also gradients, or also parameters (full)");
   s.add("--schedule", schedule,
@@ -69,7 +70,8 @@ void TrainSettings::declare(Settings& s) {
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");
-  s.add("--split", split, "split points: layers.2=beginning,layers.4=end [balanced]");
+  s.add("--split", split,
+        "split points: layers.2=beginning,layers.4=end; for the GPT, blocks.2=beginning [balanced]");
   s.add("--cuts", cuts, "split positions, as operator indices from 0, instead of --split: 12,40");
   s.choice<pipe::BalanceBy>(
       "--balance", balance, named({pipe::BalanceBy::Parameters, pipe::BalanceBy::MeasuredTime}),
@@ -87,7 +89,9 @@ void TrainSettings::declare(Settings& s) {
   s.add("--grad-clip", grad_clip, "maximum global gradient norm; 0: no clipping");
   s.add("--loss-output", loss_output,
         "the model output used for the loss [logits, else the first]; if the data has no target, the output "
-        "that is the loss");
+        "that is the loss [loss, if the model takes labels of tokens]");
+  s.add("--labels", labels,
+        "the input with the labels from which the model computes its own loss [labels, if there is one]");
   s.choice<LossMean>("--loss-mean", loss_mean,
                      named({LossMean::Auto, LossMean::Rows, LossMean::Labels, LossMean::NextLabels}),
                      "what the model's own loss is a mean over: rows, the labels other than -100, or these "
@@ -214,10 +218,7 @@ void TrainSettings::resolve() {
   if (run.eval_every && validation == 0 && validation_data.empty())
     throw UsageError("--eval-every needs validation data, but --validation is 0", {},
                      "hold out a fraction of the data, such as --validation 0.1");
-  if (!tensor_plan.empty() && parallel.tp == 1)
-    throw UsageError("--tp-plan needs several tensor-parallel ranks, but --tp is 1", {},
-                     "give --tp 2 or more");
-  read_tensor_plan(tensor_plan);
+  resolve_sharding();
   read_split_points(split);
   read_split_positions(cuts);
   if (!split.empty() && !cuts.empty())
@@ -328,8 +329,9 @@ bool TrainSettings::reads_tokens() const {
 std::vector<std::string> TrainSettings::idle() const {
   std::vector<std::string> names =
       built_in()
-          ? std::vector<std::string>{"--split", "--cuts",          "--tp-plan",     "--balance",
-                                     "--loss",  "--class-weights", "--loss-output", "--loss-mean"}
+          ? std::vector<std::string>{"--cuts",      "--tp-plan",       "--balance",
+                                     "--loss",      "--class-weights", "--loss-output",
+                                     "--loss-mean", "--labels",        "--class-dim"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
   for (const auto& others : {idle_for_data(), idle_for_loss()})
@@ -338,12 +340,14 @@ std::vector<std::string> TrainSettings::idle() const {
 }
 
 std::vector<std::string> TrainSettings::idle_for_loss() const {
-  if (!computes_loss()) return {"--loss-mean"};
-  return {"--loss", "--label-smoothing", "--class-weights"};
+  if (!computes_loss()) return {"--loss-mean", "--labels"};
+  return {"--loss", "--label-smoothing", "--class-weights", "--class-dim"};
 }
 
 bool TrainSettings::computes_loss() const {
-  return !built_in() && !loss_output.empty() && lacks_target(data);
+  if (built_in()) return false;
+  if (reads_tokens()) return !labels.empty() || takes_labels(model);
+  return !loss_output.empty() && lacks_target(data);
 }
 
 std::vector<std::string> TrainSettings::idle_for_data() const {
@@ -351,9 +355,10 @@ std::vector<std::string> TrainSettings::idle_for_data() const {
   if (reads_tokens() && !built_in()) return {"--tokenizer"};
   if (reads_tokens() && !has_tokenizer()) return {"--sample", "--prompt"};
   if (reads_tokens()) return {};
-  std::vector<std::string> names{kDocumentOptions.begin(), kDocumentOptions.end()};
-  names.emplace_back("--token-dtype");
-  if (!built_in()) names.insert(names.end(), {"--seq", "--tokenizer"});
+  std::vector<std::string> names{"--token-dtype"};
+  if (built_in()) return names;
+  names.insert(names.end(), kDocumentOptions.begin(), kDocumentOptions.end());
+  names.insert(names.end(), {"--seq", "--tokenizer"});
   return names;
 }
 
@@ -380,10 +385,13 @@ void TrainSettings::refuse_idle(const Settings& settings) const {
   }
   for (const std::string& name : idle_for_loss()) {
     if (!is_given(name) || built_in()) continue;
-    if (name == "--loss-mean")
+    if (name == "--loss-mean" || name == "--labels")
       throw UsageError(name + " does not apply: the model does not compute its own loss", {},
                        "leave it out, or name the output that is the loss with --loss-output, and give data "
                        "without a tensor 'target'");
+    if (reads_tokens())
+      throw UsageError(name + " does not apply: the model takes labels and computes its own loss", {},
+                       "leave it out, or export the model without labels");
     throw UsageError(name + " does not apply: the data has no target, so the model computes its own loss", {},
                      "leave it out, or add a tensor 'target' to the data");
   }
@@ -405,9 +413,10 @@ train::ArchiveOptions TrainSettings::archive() const {
           .loss = recipe.loss,
           .loss_options = recipe.loss_options(),
           .loss_output = loss_output.empty() ? std::nullopt : std::optional(loss_output),
-          .tensor_plan = read_tensor_plan(tensor_plan),
+          .tensor_plan = run.parallel.tp > 1 ? read_tensor_plan(tensor_plan) : parallel::ParallelPlan{},
           .computes_loss = computes_loss(),
           .loss_mean = loss_mean,
+          .labels = labels.empty() ? std::nullopt : std::optional(labels),
           .lora = lora(),
           .dtype = converted_dtype(param_dtype)};
 }

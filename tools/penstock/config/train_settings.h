@@ -19,6 +19,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct TrainSettings {
   WeightSettings weights;
   LoraSettings adapters;
   std::vector<std::string> split, cuts, tensor_plan;
-  std::string backend = "auto", schedule = "1F1B", loss_output, config;
+  std::string backend = "auto", schedule = "1F1B", loss_output, labels, config;
   std::string output, checkpoint, log_json, log_csv, tensorboard, timeline, trace, profile,
       failure_log;                // empty: none
   std::optional<double> timeout;  //!< in seconds; set by `resolve` if it was not given
@@ -61,8 +62,10 @@ struct TrainSettings {
   pipe::BalanceBy balance = pipe::BalanceBy::Parameters;
   train::LossMean loss_mean = train::LossMean::Auto;  //!< never Auto after the checks
   models::GptOptions gpt;
-  train::RunOptions run;        // complete after `resolve`
-  std::string resolved_config;  // the configuration of the run as TOML, stored in checkpoints
+  train::RunOptions run;           // complete after `resolve`
+  std::string resolved_config;     // the configuration of the run as TOML, stored in checkpoints
+  std::set<std::string> given;     //!< keys of the options that were given, on the command line or in a file
+  std::vector<std::string> notes;  //!< options without an effect, one line each; set by `resolve`
 
   void declare(Settings& settings);
   //! Resolves defaults and derived values. Throws UsageError for invalid combinations.
@@ -105,11 +108,15 @@ struct TrainSettings {
   std::vector<std::string> idle_for_data() const;
   //! Options that do not apply to a model that computes its own loss.
   std::vector<std::string> idle_for_loss() const;
+  //! Whether the model computes its own loss: the data has no target, or has tokens and the model takes
+  //! labels.
   bool computes_loss() const;
   void resolve_epochs();
   //! Reads the schedule from a file.
   void read_table();
   void resolve_stages();
+  //! Drops what several replicas or tensor-parallel ranks would shard, if there is only one.
+  void resolve_sharding();
   void resolve_outputs();
   //! Calls `visit` for each output directory and `lock` for that of checkpoints, and checks the directories
   //! of the output files. Returns the texts of `visit` that are not empty.
@@ -118,6 +125,7 @@ struct TrainSettings {
       const std::function<void(const std::string& directory)>& lock) const;
 
   // Option values whose type differs from that of the field they set, or which are inverted.
+  train::Sharding sharding_ = train::Sharding::None;
   std::int64_t checkpoint_keep_ = 3, seed_ = 1;
   bool untied_ = false;
 };

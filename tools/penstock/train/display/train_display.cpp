@@ -16,12 +16,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <span>
+#include <sstream>
 
 namespace penstock::tool {
 namespace {
 
 constexpr char kDisplayMark = '\x1e';
 constexpr const char* kDisplayVariable = "PENSTOCK_TRAIN_DISPLAY";
+constexpr const char* kGivenVariable = "PENSTOCK_TRAIN_GIVEN";
 constexpr const char* kQuiet = " quiet";
 
 std::string clock_text(double seconds) {
@@ -43,7 +45,8 @@ class Display : public train::Observer {
   void on_resume(const std::map<std::string, std::string>& notes) override {
     const auto stored = notes.find("config");
     if (stored == notes.end()) return;
-    for (const std::string& line : changed_settings(stored->second, options_.config)) on_message(line);
+    for (const std::string& line : changed_settings(stored->second, options_.config, options_.given))
+      on_message(line);
   }
 
   void on_begin(const train::RunInfo& info) override {
@@ -141,6 +144,7 @@ void set_display(comm::LaunchOptions& launch, const DisplayOptions& options) {
                                                              : "plain";
   if (options.quiet) text += kQuiet;
   launch.environment[kDisplayVariable] = text;
+  launch.environment[kGivenVariable] = join(std::vector(options.given.begin(), options.given.end()), " ");
 }
 
 DisplayOptions display_from_environment() {
@@ -150,6 +154,9 @@ DisplayOptions display_from_environment() {
   if (given.starts_with("json")) options.mode = DisplayMode::Json;
   if (given.starts_with("terminal")) options.mode = DisplayMode::Terminal;
   options.quiet = given.ends_with(kQuiet);
+  const char* const settings = std::getenv(kGivenVariable);
+  std::istringstream words(settings == nullptr ? "" : settings);
+  for (std::string word; words >> word;) options.given.insert(word);
   return options;
 }
 

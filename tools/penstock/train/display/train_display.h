@@ -21,9 +21,10 @@ struct DisplayOptions {
   std::set<std::string> unimportant{};  //!< messages of the run that are not warnings
   bool dashboard = false;               //!< write marked lines for the live page
   std::string config{};                 //!< of this run, to compare with that of a checkpoint
+  std::set<std::string> given{};        //!< keys of the settings that were given
 };
 
-//! Passes `mode` and `quiet` to rank 0 in its environment, and reads them there.
+//! Passes `mode`, `quiet` and `given` to rank 0 in its environment, and reads them there.
 void set_display(comm::LaunchOptions& launch, const DisplayOptions& options);
 DisplayOptions display_from_environment();
 

@@ -14,7 +14,7 @@
 namespace penstock::tool {
 
 double measure_flops(c10::Device device, int threads) {
-  using Clock = std::chrono::steady_clock;
+  using SteadyClock = std::chrono::steady_clock;
   const std::int64_t size = device.is_cpu() ? 256 : 2048;  // large enough to occupy the device
   const double operations = 2.0 * static_cast<double>(size * size * size);
   constexpr std::chrono::milliseconds duration(50);
@@ -28,10 +28,10 @@ double measure_flops(c10::Device device, int threads) {
   multiply();  // starts threads and allocates buffers
   // The fastest product: other processes disturb it the least.
   double seconds = 1;
-  const Clock::time_point start = Clock::now();
-  for (Clock::time_point now = start; now - start < duration;) {
+  const SteadyClock::time_point start = SteadyClock::now();
+  for (SteadyClock::time_point now = start; now - start < duration;) {
     multiply();
-    const Clock::time_point end = Clock::now();
+    const SteadyClock::time_point end = SteadyClock::now();
     seconds = std::min(seconds, std::chrono::duration<double>(end - now).count());
     now = end;
   }

@@ -57,8 +57,8 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
   const GptData data = gpt_data(request);
   models::GptOptions options = request.gpt;
   options.vocabulary = data.vocabulary;
-  const auto model =
-      train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
+  const auto model = train::gpt_model(options, request.run.seed, request.lora(),
+                                      request.recipe.loss_options(), read_split_points(request.split));
   const train::ModelSplit split = model->split(num_stages(request));
   pipe::SplitPoints points;
   std::vector<std::string> names;
@@ -78,7 +78,7 @@ SplitModel split_gpt(const TrainSettings& request, std::int64_t rows) {
       .data = {.origin = data.origin},
       .split = split,
       .split_points = std::move(names),
-      .balance = "balanced by operation counts",
+      .balance = model->has_given_split() ? "given by --split" : "balanced by operation counts",
       .pipe = pipeline_of(forward, pipe::model_tensors(*gpt), {at::zeros({rows, options.context}, at::kLong)},
                           {}, points.empty() ? pipe::SplitSpec(pipe::AtMarks{}) : points)};
   result.data.characters = data.characters;
@@ -370,6 +370,7 @@ RunForecast forecast(const TrainSettings& request, double flops_per_second) {
   for (int r = 0; r < program.ranks(); ++r) ranks.push_back(memory_of(Rank(r), program, costs, simulation));
   std::vector<std::string> notes;
   if (auto warning = balance_warning(request)) notes.push_back(*std::move(warning));
+  notes.insert(notes.end(), request.notes.begin(), request.notes.end());
   notes.insert(notes.end(), model.notes.begin(), model.notes.end());
   add_notes(notes, run);
   add_memory_note(notes, ranks, device_of(request.device));

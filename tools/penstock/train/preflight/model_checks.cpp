@@ -269,7 +269,7 @@ at::ScalarType target_dtype(const train::ArchiveModel& model, train::LossKind lo
 }
 
 void check_target(const at::Tensor& target, std::int64_t rows, const graph::ValueMeta& output,
-                  train::LossKind loss) {
+                  train::LossKind loss, std::optional<std::int64_t> class_dim) {
   std::vector<std::int64_t> sizes;
   for (const graph::Dim& dim : output.sizes) sizes.push_back(dim.size);
   std::vector<std::int64_t> shape = target.sizes().vec();
@@ -296,15 +296,26 @@ void check_target(const at::Tensor& target, std::int64_t rows, const graph::Valu
   if (sizes.size() < 2)
     throw UsageError(given + ", which has no class dim", {},
                      "choose another output with --loss-output, or use --loss mse");
-  std::vector<std::int64_t> labels(sizes.begin(), sizes.end() - 1);
-  if (c10::multiply_integers(shape) != c10::multiply_integers(labels))
+  const auto without = [&](std::size_t dim) {
+    std::vector<std::int64_t> labels = sizes;
+    labels.erase(labels.begin() + static_cast<std::ptrdiff_t>(dim));
+    return labels;
+  };
+  const std::size_t classes =
+      class_dim ? std::min(static_cast<std::size_t>(*class_dim), sizes.size() - 1) : sizes.size() - 1;
+  const std::vector<std::int64_t> labels = without(classes);
+  if (c10::multiply_integers(shape) != c10::multiply_integers(labels)) {
+    const bool images = !class_dim && sizes.size() > 2 && shape == without(1);
     throw UsageError(given, {},
-                     "store one class index per row of logits, " + format_shape(labels) +
-                         " for this output, or choose another with --loss-output");
-  check_classes(target, sizes.back());
+                     images ? std::string("if dim 1 of the output has the classes, use --class-dim 1")
+                            : "store one class index per row of logits, " + format_shape(labels) +
+                                  " for this output, or choose another with --loss-output");
+  }
+  check_classes(target, sizes[classes]);
 }
 
-void check_probabilities(const at::Tensor& target, train::LossKind loss) {
+void check_probabilities(const at::Tensor& target, train::LossKind loss,
+                         std::optional<std::int64_t> class_dim) {
   const auto rounded = [](const at::Tensor& numbers) {
     std::string text;
     append_rounded(text, numbers[0].item<double>(), 6);
@@ -324,7 +335,7 @@ void check_probabilities(const at::Tensor& target, train::LossKind loss) {
   if (!classes) return;
   // Rounding to 16 bits changes a sum by up to this.
   const double tolerance = c10::elementSize(target.scalar_type()) < sizeof(float) ? 1e-2 : 1e-3;
-  const at::Tensor sums = values.sum(at::IntArrayRef{-1}, /*keepdim=*/false);
+  const at::Tensor sums = values.sum(at::IntArrayRef{class_dim.value_or(-1)}, /*keepdim=*/false).flatten();
   const at::Tensor wrong = sums.masked_select((sums - 1).abs() > tolerance);
   if (wrong.numel() > 0)
     throw UsageError("'target' has a row of probabilities whose sum is " + rounded(wrong) +

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,12 +67,13 @@ std::vector<std::optional<graph::ValueMeta>> output_sizes(const graph::Graph& gr
 at::ScalarType target_dtype(const train::ArchiveModel& model, train::LossKind loss, at::ScalarType stored);
 
 //! Throws UsageError unless the target matches the output used for the loss: the shape of a microbatch with
-//! `rows` rows, the dtype, and the classes of all examples.
+//! `rows` rows, the dtype, and the classes of all examples, in `class_dim` of the output (default: the last).
 void check_target(const at::Tensor& target, std::int64_t rows, const graph::ValueMeta& output,
-                  train::LossKind loss);
+                  train::LossKind loss, std::optional<std::int64_t> class_dim = std::nullopt);
 
 //! Throws UsageError unless targets that the loss takes as probabilities are: numbers from 0 to 1, which add
 //! up to 1 over the classes for cross_entropy. Other targets pass.
-void check_probabilities(const at::Tensor& target, train::LossKind loss);
+void check_probabilities(const at::Tensor& target, train::LossKind loss,
+                         std::optional<std::int64_t> class_dim = std::nullopt);
 
 }  // namespace penstock::tool

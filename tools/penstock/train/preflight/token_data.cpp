@@ -128,17 +128,13 @@ train::TensorDataOptions epoch_options(const TrainSettings& request) {
 
 // Sets what turns text into tokens and back.
 void add_codec(GptData& data, const TrainSettings& request) {
+  data.encode = text_encoder(request);
   if (!request.reads_tokens()) {
     const train::Vocabulary letters = letters_of(request);
-    data.encode = [letters](const std::string& prompt) { return letters.encode(prompt); };
     data.decode = [letters](const std::vector<std::int64_t>& tokens) { return letters.decode(tokens); };
     data.letters = letters;
   } else if (request.has_tokenizer()) {
     const train::Tokenizer tokenizer = open_tokenizer(request.tokenizer);
-    data.encode = [tokenizer](const std::string& prompt) {
-      const std::vector<std::uint32_t> tokens = tokenizer.encode(prompt);
-      return std::vector<std::int64_t>(tokens.begin(), tokens.end());
-    };
     data.decode = [tokenizer](const std::vector<std::int64_t>& tokens) { return tokenizer.decode(tokens); };
   }
 }
@@ -155,6 +151,16 @@ std::int64_t gpt_vocabulary(const TrainSettings& request) {
 }
 
 }  // namespace
+
+TextEncoder text_encoder(const TrainSettings& request) {
+  if (!request.reads_tokens())
+    return [letters = letters_of(request)](const std::string& text) { return letters.encode(text); };
+  if (!request.has_tokenizer()) return nullptr;
+  return [tokenizer = open_tokenizer(request.tokenizer)](const std::string& text) {
+    const std::vector<std::uint32_t> tokens = tokenizer.encode(text);
+    return std::vector<std::int64_t>(tokens.begin(), tokens.end());
+  };
+}
 
 train::Tokenizer open_tokenizer(const std::string& name) {
   if (name == "bytes") return train::Tokenizer::bytes();
@@ -184,7 +190,7 @@ GptData gpt_data(const TrainSettings& request) {
     throw UsageError(str_cat("a text of ", size, " characters is too short for sequences of ", length), {},
                      "use a longer text, or shorter sequences");
   const char* const input = "tokens";
-  std::optional<train::DocumentOptions> documents = document_options(request);
+  std::optional<train::DocumentOptions> documents = document_options(request, data.vocabulary);
   if (documents) documents->tensors["positions"] = {train::DocumentTensor::Positions};
   const train::SequenceOptions sequences{length, input, {}, documents};
   train::TensorDataOptions options = epoch_options(request);
@@ -209,12 +215,18 @@ std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& re
                                                          const train::ArchiveModel& model,
                                                          const std::string& data) {
   std::optional<train::DocumentOptions> documents = document_options(request);
-  const LanguageInputs all = language_inputs(model.archive->graph(), documents.has_value());
+  if (model.computes_loss && !model.labels)
+    throw UsageError(
+        "the labels of a token are the next tokens, but the loss of the model is a mean over rows", {},
+        "use --loss-mean auto, or store all inputs in a .safetensors file");
+  const LanguageInputs all = language_inputs(model.archive->graph(), documents.has_value(),
+                                             model.labels ? std::optional(model.labels->name) : std::nullopt);
   const std::vector<const graph::Value*>& inputs = all.others;
   std::vector<std::string> names;
   for (const graph::Value* const input : inputs) names.push_back(quote(input->name));
+  if (!documents && !all.documents.empty()) documents.emplace();
   if (documents) documents->tensors = all.documents;
-  if (request.recipe.loss != train::LossKind::CrossEntropy)
+  if (!model.computes_loss && request.recipe.loss != train::LossKind::CrossEntropy)
     throw UsageError(
         str_cat("the target of a token is the next one, but --loss is ", to_string(request.recipe.loss)), {},
         "leave out --loss, or store inputs and targets in a .safetensors file");
@@ -222,12 +234,12 @@ std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& re
                    is_integer(inputs[0]->meta->dtype);
   if (!one)
     throw UsageError(
-        "token files are for models that take a batch of sequences as their only input, but "
-        "this one takes " +
+        "token files are for models that take a batch of sequences as their only input besides "
+        "position_ids, attention_mask and labels, but this one takes " +
             join(names, ", "),
         {},
-        "export the model with one input of shape [batch, length], or store all inputs in a "
-        ".safetensors file");
+        "export the model with one input of shape [batch, length], name the labels of a loss that it "
+        "computes with --labels, or store all inputs in a .safetensors file");
   const graph::Dim& size = inputs[0]->meta->sizes[1];
   if (!request.sequence && !size.expression.empty())
     throw UsageError("the model takes sequences of any length", {},
@@ -237,7 +249,29 @@ std::shared_ptr<const train::TensorTable> open_sequences(const TrainSettings& re
         str_cat("the model takes sequences of ", size.size, " tokens, but --seq is ", *request.sequence), {},
         str_cat("leave it out, or use --seq ", size.size, ", or export the model with a dynamic length"));
   return open_sequences(request, data,
-                        {request.sequence.value_or(size.size), inputs[0]->name, {}, documents});
+                        {request.sequence.value_or(size.size), inputs[0]->name, {}, documents, model.labels});
+}
+
+bool takes_labels(const std::string& model) {
+  static std::mutex mutex;
+  static std::map<std::string, bool> known;  // the file is read once per process
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(model); found != known.end()) return found->second;
+  const auto is_labels = [](const graph::Graph& graph, const graph::GraphInput& input) {
+    const graph::Value& value = graph.value(input.value);
+    return value.name == kLabelInput && !input.constant && value.meta && value.meta->sizes.size() == 2 &&
+           is_integer(value.meta->dtype);
+  };
+  bool result = false;
+  try {
+    const graph::Pt2Archive archive(model);
+    const std::vector<graph::GraphInput>& inputs = archive.graph().inputs;
+    result = std::any_of(inputs.begin(), inputs.end(),
+                         [&](const graph::GraphInput& input) { return is_labels(archive.graph(), input); });
+  } catch (const std::exception&) {
+    result = false;
+  }
+  return known[model] = result;
 }
 
 void check_vocabulary(const TrainSettings& request, const std::string& data, std::int64_t vocabulary) {

@@ -90,9 +90,12 @@ void check_examples(const TrainSettings& request, const train::ArchiveModel& arc
       static_cast<std::size_t>(std::find(paths.begin(), paths.end(), archive.loss_output) - paths.begin());
   if (microbatch.empty()) return;
   const auto output = output_sizes(graph, microbatch)[leaf];
-  if (request.reads_tokens() && !archive.computes_loss && output && !output->sizes.empty())
-    check_vocabulary(request, files, output->sizes.back().size);
-  check_elements(archive, table, request.recipe.loss, microbatch_rows(request.run).front(), output);
+  if (request.reads_tokens() && !archive.computes_loss && output && !output->sizes.empty()) {
+    const std::size_t last = output->sizes.size() - 1;
+    const auto classes = static_cast<std::size_t>(request.recipe.class_dim.value_or(last));
+    check_vocabulary(request, files, output->sizes[std::min(classes, last)].size);
+  }
+  check_elements(archive, table, request.recipe, microbatch_rows(request.run).front(), output);
 }
 
 void check_data(const TrainSettings& request, const train::ArchiveModel& archive,
@@ -121,7 +124,8 @@ void check_before_start(const train::Model& model, const TrainSettings& request,
   } catch (const UsageError& error) {
     const auto stored = newest_checkpoint(request);
     const std::vector<std::string> changes =
-        stored ? changed_settings(stored->note("config").value_or(""), config()) : std::vector<std::string>{};
+        stored ? changed_settings(stored->note("config").value_or(""), config(), request.given)
+               : std::vector<std::string>{};
     if (changes.empty()) throw;
     throw UsageError(error.message() + "\n" + join(changes, "\n"), error.context(), error.hint());
   }
@@ -133,6 +137,7 @@ void check_archive(TrainSettings& request, const ConfigText& config) {
   request.loss_output = archive.loss_output;
   if (archive.computes_loss) request.loss_mean = archive.loss_mean;
   request.recipe.check_loss_scale(request.run.precision, train::has_float16_parameters(*archive.model));
+  if (archive.labels) request.labels = archive.labels->name;
   adopt_order(request);
   const auto data = archive_data(request, archive);
   resolve_data(request, *data);
@@ -159,8 +164,8 @@ void check_gpt(TrainSettings& request, const ConfigText& config) {
   check_validation(request, *data.source);
   const models::Gpt sizes(
       options, models::GptPart{});  // only checks the options: it has no blocks and takes no memory
-  const auto model =
-      train::gpt_model(options, request.run.seed, request.lora(), request.recipe.loss_options());
+  const auto model = train::gpt_model(options, request.run.seed, request.lora(),
+                                      request.recipe.loss_options(), read_split_points(request.split));
   check_before_start(*model, request, config);
 }
 

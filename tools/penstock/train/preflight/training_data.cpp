@@ -218,7 +218,7 @@ TrainingTable open_training_table(const TrainSettings& request, const train::Arc
   return result;
 }
 
-void check_elements(const train::ArchiveModel& model, const TrainingTable& data, train::LossKind loss,
+void check_elements(const train::ArchiveModel& model, const TrainingTable& data, const RecipeSettings& recipe,
                     std::int64_t rows, const std::optional<graph::ValueMeta>& output) {
   constexpr std::int64_t chunk_bytes = std::int64_t{16} << 20, most_bytes = std::int64_t{1} << 30;
   const graph::Graph& graph = *model.graph;
@@ -245,9 +245,10 @@ void check_elements(const train::ArchiveModel& model, const TrainingTable& data,
     }
     check_tokens(graph, leaves);
     if (output && !model.computes_loss)
-      check_target(take(kTarget).to(data.dtypes.at(kTarget)), rows, *output, loss);
+      check_target(take(kTarget).to(data.dtypes.at(kTarget)), rows, *output, recipe.loss, recipe.class_dim);
   }
-  if (!model.computes_loss) check_probabilities(first_targets(data, chunk_bytes), loss);
+  if (!model.computes_loss)
+    check_probabilities(first_targets(data, chunk_bytes), recipe.loss, recipe.class_dim);
 }
 
 std::unique_ptr<train::DataSource> archive_data(const TrainSettings& request,

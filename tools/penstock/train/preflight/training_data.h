@@ -48,7 +48,7 @@ TrainingTable open_training_table(const TrainSettings& request, const train::Arc
 //! embeddings and its classes. `output` is the output that the loss reads, for `rows` rows, if it is known.
 //! Reads at most the first GiB of each tensor. Of targets that are probabilities, checks at most the first
 //! 1,024 rows. Throws UsageError.
-void check_elements(const train::ArchiveModel& model, const TrainingTable& data, train::LossKind loss,
+void check_elements(const train::ArchiveModel& model, const TrainingTable& data, const RecipeSettings& recipe,
                     std::int64_t rows, const std::optional<graph::ValueMeta>& output);
 
 //! Opens the examples for an exported model.

@@ -33,10 +33,9 @@ std::string sample_of(const TrainSettings& request, const GptData& data, const t
   }
   std::vector<std::int64_t> prompt = data.encode(request.prompt);
   if (prompt.empty()) prompt = {0};
-  const models::SampleOptions options{
-      .tokens = request.sample,
-      .seed = request.run.seed,
-      .separator = separator_token(request.document_separator, request.tokenizer)};
+  const models::SampleOptions options{.tokens = request.sample,
+                                      .seed = request.run.seed,
+                                      .separator = separator_token(request.document_separator, data.encode)};
   return data.decode(models::sample(*model, prompt, options));
 }
 
@@ -84,10 +83,11 @@ std::string summary_json(const TrainSettings& request, const train::RunResult& r
   return json.end_object().text();
 }
 
-void report_repeated_rows(const comm::World& world, train::Observer& observer, const TrainSettings& request,
-                          const train::DataSource& data) {
-  const std::optional<std::string> note = repeated_rows_note(request, data);
-  if (note && world.rank().value == 0) observer.on_message(*note);
+void report_notes(const comm::World& world, train::Observer& observer, const TrainSettings& request,
+                  const train::DataSource& data) {
+  if (world.rank().value != 0) return;
+  for (const std::string& note : request.notes) observer.on_message(note);
+  if (const auto note = repeated_rows_note(request, data)) observer.on_message(*note);
 }
 
 train::RunResult train_archive(const comm::World& world, const TrainSettings& request, DisplayOptions display,
@@ -101,7 +101,7 @@ train::RunResult train_archive(const comm::World& world, const TrainSettings& re
   }
   const auto observer = make_display(display);
   extras.observer = observer.get();
-  report_repeated_rows(world, *observer, request, *data);
+  report_notes(world, *observer, request, *data);
   return train::run(world, *archive.model, *data, request.run, extras);
 }
 
@@ -132,6 +132,7 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
   const StopSignals caught(signals);
   TrainingHook hook(world.rank());
   display.config = request.resolved_config;
+  if (!request.given.empty()) display.given = request.given;
   train::RunExtras extras{
       .hook = &hook, .stop = StopSignals::received, .notes = {{"config", request.resolved_config}}};
   extras.notes.emplace(kHeldOutNote, held_out_note(request.holds_out_rows()));
@@ -143,14 +144,14 @@ int train_in(const comm::World& world, const TrainSettings& request, DisplayOpti
     TrainSettings sized = request;
     sized.gpt.vocabulary = data.vocabulary;
     if (first && !json && !display.quiet) print("data: " + data.origin + "\n");
-    const auto model =
-        train::gpt_model(sized.gpt, request.run.seed, request.lora(), request.recipe.loss_options());
+    const auto model = train::gpt_model(sized.gpt, request.run.seed, request.lora(),
+                                        request.recipe.loss_options(), read_split_points(request.split));
     if (data.letters) extras.notes.emplace(kVocabularyNote, vocabulary_note(*data.letters));
     const bool samples = request.sample > 0 && data.decode && !json && !display.quiet;
     extras.gather_parameters = samples;
     const auto observer = make_display(display);
     extras.observer = observer.get();
-    report_repeated_rows(world, *observer, request, *data.source);
+    report_notes(world, *observer, request, *data.source);
     result = train::run(world, *model, *data.source, request.run, extras);
     if (first && samples && result.stopped == 0) sample = sample_of(sized, data, result);
   } else {

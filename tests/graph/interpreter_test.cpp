@@ -2,6 +2,7 @@
 #include "graph/run/interpreter.h"
 
 #include <penstock/base/error.h>
+#include <penstock/graph/error.h>
 #include <penstock/graph/graph_text.h>
 
 #include <gmock/gmock.h>

@@ -1,10 +1,10 @@
 """Trains exported models that take positions, masks or labels in Python on the sequences of a token file, for
 tests/tools/train/labels_test.cpp.
 
-Usage: python3 make_labels.py FOLDER. Reads the archives of make_own_loss.py and make_packed.py in FOLDER and writes two models that
-compute their own loss: labeled.pt2 (input_ids, attention_mask as bool [batch, 1, length, length], position_ids, labels; each position
-predicts the next label) and targets.pt2 (idx and targets, which are compared at the same position), and labels.txt: run, step, loss. The
-tokens come from formulas that the test repeats; the order of the sequences is that of docs/training.md.
+Usage: python3 make_labels.py FOLDER. Reads the archives of make_own_loss.py and make_packed.py in FOLDER and writes models that compute
+their own loss: labeled.pt2 (input_ids, attention_mask as bool [batch, 1, length, length], position_ids, labels; each position predicts
+the next label) and targets.pt2 (idx and targets, which are compared at the same position), shared.pt2, whose tokens are its labels, and
+labels.txt: run, step, loss. The tokens come from formulas that the test repeats; the order of the sequences is that of docs/training.md.
 """
 import sys
 
@@ -36,6 +36,14 @@ class Targets(nn.Module):
     def forward(self, idx, targets):
         logits = self.head(self.token(idx).cumsum(1))
         return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+class Shared(Targets):
+    """The tokens are the labels, too."""
+
+    def forward(self, tokens):
+        logits = self.head(self.token(tokens).cumsum(1))
+        return {"loss": F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())}
 
 
 def rows_of(tokens, length, end):
@@ -116,6 +124,7 @@ def main():
     torch.manual_seed(3)
     save_program(torch.export.export(Labeled(True), example, dynamic_shapes=({0: batch},) * 4), f"{folder}/labeled.pt2")
     save_program(torch.export.export(Targets(), (tokens[:4], labels[:4]), dynamic_shapes=({0: batch},) * 2), f"{folder}/targets.pt2")
+    save_program(torch.export.export(Shared(), (tokens[:4],), dynamic_shapes=({0: batch},)), f"{folder}/shared.pt2")
     with open(f"{folder}/labels.txt", "w") as out:
         for name, module, loss_of in runs(folder):
             optimizer = torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0)

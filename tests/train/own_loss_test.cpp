@@ -155,6 +155,9 @@ TEST(TrainOwnLoss, LabelsMayHaveAnotherName) {
   EXPECT_ERROR(open("targets", LossMean::Labels, std::nullopt), UsageError, "no input 'labels' of integers");
   EXPECT_ERROR(open("targets", LossMean::Auto, "other"), UsageError, "no input 'other' of integers");
   EXPECT_ERROR(open("targets", LossMean::Rows, "targets"), UsageError, "a mean over rows");
+  // Tokens that are labels, too, cannot be ignored: the loss is a mean over rows.
+  EXPECT_EQ(open("shared", LossMean::Auto, std::nullopt).loss_mean, LossMean::Rows);
+  EXPECT_ERROR(open("shared", LossMean::Auto, "tokens"), UsageError, "has tokens of an embedding");
   // The output named `loss` is the loss.
   EXPECT_EQ(archive_model({.file = recipe_file("own_next.pt2"), .computes_loss = true}).loss_output,
             "output.loss");

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <set>
 
 namespace penstock::train {
@@ -66,18 +67,30 @@ std::set<graph::ValueId> values_of(const graph::Graph& graph, const graph::Value
   return values;
 }
 
-// Whether a loss of the graph takes the input as its labels, or the name says that it has labels.
-bool looks_like_labels(const graph::Graph& graph, const graph::Value& input) {
-  const std::string name = to_lower(input.name);
-  if (name.find("label") != std::string::npos || name.find("target") != std::string::npos) return true;
+// Whether such an operator takes elements of the input as its second argument.
+bool is_second_argument(const graph::Graph& graph, const graph::Value& input,
+                        std::initializer_list<const char*> operators) {
   const std::set<graph::ValueId> values = values_of(graph, input);
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) {
     if (node.kind != graph::Node::Kind::Op || node.args.size() < 2) return false;
-    const std::string op = node.name();
-    const bool is_loss = op.starts_with("aten::cross_entropy_loss") || op.starts_with("aten::nll_loss");
-    const graph::ValueId* const labels = node.args[1].value();
-    return is_loss && labels != nullptr && values.contains(*labels);
+    const graph::ValueId* const second = node.args[1].value();
+    return second != nullptr && values.contains(*second) &&
+           std::any_of(operators.begin(), operators.end(),
+                       [&](const char* start) { return node.name().starts_with(start); });
   });
+}
+
+// Whether the input has tokens. Models may also compare their logits with these, but no token is ignored.
+bool has_tokens(const graph::Graph& graph, const graph::Value& input) {
+  return is_second_argument(graph, input, {"aten::embedding"});
+}
+
+// Whether a loss of the graph takes the input as its labels, or the name says that it has labels.
+bool looks_like_labels(const graph::Graph& graph, const graph::Value& input) {
+  if (has_tokens(graph, input)) return false;
+  const std::string name = to_lower(input.name);
+  return name.find("label") != std::string::npos || name.find("target") != std::string::npos ||
+         is_second_argument(graph, input, {"aten::cross_entropy_loss", "aten::nll_loss"});
 }
 
 // Throws UsageError if the mean is likely to be one over labels whose input has another name.
@@ -138,6 +151,9 @@ OwnLoss resolve_own_loss(const graph::Graph& graph, LossMean mean, const std::op
     refuse_other_labels(graph);
     return {};
   }
+  if (has_tokens(graph, *input))
+    throw UsageError("the input " + quote(name) + " has tokens of an embedding, of which none can be ignored",
+                     {}, "use a mean over rows, or export the model with labels as an input of their own");
   if (mean == LossMean::Auto) mean = skips_first(graph, *input) ? LossMean::NextLabels : LossMean::Labels;
   if (mean == LossMean::NextLabels && input->meta->sizes.size() < 2)
     throw UsageError(

@@ -3,51 +3,27 @@
 
 #include "base/io/json_reader.h"
 #include "base/text.h"
-#include "train/text/normal_form.h"
+#include "train/text/tokenizer_steps.h"
 
 #include <penstock/base/error.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace penstock::train {
 namespace {
 
 constexpr std::int64_t kMaxTokenId = std::int64_t{1} << 24;
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what) {
-  throw UsageError(
-      where + ": " + what + " is not supported", {},
-      "use a byte-level BPE tokenizer, such as that of GPT-2 or Llama 3, or write the tokens to a "
-      "file with Python");
-}
-
-std::string utf8(char32_t code) {
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xc0U | code >> 6), static_cast<char>(0x80U | (code & 0x3fU))};
-}
-
-std::array<std::string, 256> make_byte_characters() {
-  std::array<std::string, 256> characters;
-  char32_t next = 0x100;
-  for (std::size_t byte = 0; byte < characters.size(); ++byte) {
-    const bool printable = (byte > 0x20 && byte < 0x7f) || (byte > 0xa0 && byte != 0xad);
-    characters[byte] = utf8(printable ? static_cast<char32_t>(byte) : next++);
-  }
-  return characters;
-}
-
-bool is_set(const JsonValue& object, std::string_view name, const std::string& where) {
-  const JsonValue* const value = optional_field(object, name, where);
-  return value != nullptr && bool_at(*value, where + "." + std::string(name));
-}
-
-std::string text_of(const JsonValue& object, std::string_view name, const std::string& where) {
-  const JsonValue* const value = optional_field(object, name, where);
-  return value == nullptr ? "" : string_at(*value, where + "." + std::string(name));
-}
-
 std::uint32_t id_at(const JsonValue& value, const std::string& where) {
   const std::int64_t id = integer_at(value, where);
   if (id < 0 || id >= kMaxTokenId) fail_at(where, str_cat("the token id ", id, " is out of range"));
   return static_cast<std::uint32_t>(id);
+}
+
+// The token for a byte that a character of a vocabulary without this character consists of.
+std::string byte_token(std::size_t byte) {
+  return formatted("<0x%02zX>", byte);
 }
 
 class FileReader {
@@ -57,87 +33,78 @@ class FileReader {
   TokenizerFile read(const JsonValue& json) {
     object_at(json, where_);
     if (const JsonValue* const normalizer = optional_field(json, "normalizer", where_))
-      read_normalizer(*normalizer);
-    const JsonValue* const splitter = optional_field(json, "pre_tokenizer", where_);
-    if (splitter == nullptr) refuse(where_, "a tokenizer without a pre-tokenizer");
-    read_splitter(*splitter);
+      file_.normalizer = read_normalizer(*normalizer, where_ + ", normalizer");
+    if (const JsonValue* const splits = optional_field(json, "pre_tokenizer", where_))
+      read_splits(*splits, where_ + ", pre_tokenizer");
+    if (const JsonValue* const decoder = optional_field(json, "decoder", where_))
+      file_.decoder = read_decoder(*decoder, where_ + ", decoder");
+    else if (file_.model.byte_level)
+      file_.decoder = std::vector<DecoderStep>{DecodeBytes{}};
     read_model(field(json, "model", where_));
     if (const JsonValue* const added = optional_field(json, "added_tokens", where_)) read_added(*added);
     return std::move(file_);
   }
 
  private:
-  // NFC, alone or in a list; an empty list does nothing.
-  void read_normalizer(const JsonValue& normalizer) {
-    const std::string where = where_ + ", normalizer", type = text_of(normalizer, "type", where);
-    if (type == "Sequence") {
-      for (const JsonValue& one : array_at(field(normalizer, "normalizers", where), where))
-        read_normalizer(one);
-    } else if (type == "NFC") {
-      file_.composes = true;
-    } else {
-      refuse(where, "a normalizer other than NFC (" + quote(type) + ")");
-    }
-  }
-
-  // Either ByteLevel alone, with its own pattern, or a Split followed by ByteLevel without a pattern.
-  void read_splitter(const JsonValue& splitter) {
-    const std::string where = where_ + ", pre_tokenizer", type = text_of(splitter, "type", where);
-    std::vector<const JsonValue*> parts{&splitter};
-    if (type == "Sequence") {
-      parts.clear();
-      for (const JsonValue& part : array_at(field(splitter, "pretokenizers", where), where))
-        parts.push_back(&part);
-    }
-    if (parts.empty() || parts.size() > 2 || text_of(*parts.back(), "type", where) != "ByteLevel")
-      refuse(where, "a pre-tokenizer other than ByteLevel, or Split and ByteLevel, (" + quote(type) + ")");
-    const JsonValue& bytes = *parts.back();
-    const JsonValue* const use_regex = optional_field(bytes, "use_regex", where);
-    const bool splits = use_regex == nullptr || bool_at(*use_regex, where);
-    if (is_set(bytes, "add_prefix_space", where)) refuse(where, "add_prefix_space");
-    if (splits != (parts.size() == 1)) refuse(where, "ByteLevel with this use_regex");
-    file_.pattern = splits ? gpt2_pattern() : read_split(*parts.front(), where);
-  }
-
-  static SplitPattern read_split(const JsonValue& split, const std::string& where) {
-    if (text_of(split, "type", where) != "Split" || text_of(split, "behavior", where) != "Isolated" ||
-        is_set(split, "invert", where))
-      refuse(where, "a split other than the isolated matches of a pattern");
-    const JsonValue* const expression = optional_field(field(split, "pattern", where), "Regex", where);
-    if (expression == nullptr) refuse(where, "a split at a fixed text");
-    const std::string& text = string_at(*expression, where);
-    const std::optional<SplitPattern> known = split_pattern(text);
-    if (!known) refuse(where, "the split pattern " + quote(text, 120));
-    return *known;
+  void read_splits(const JsonValue& splits, const std::string& where) {
+    file_.splits = read_pre_tokenizer(splits, where);
+    file_.model.byte_level = !file_.splits.empty() && std::holds_alternative<ByteSplit>(file_.splits.back());
+    // The Python package prepends a mark if the original text of a part starts at 0, as it sees it after
+    // steps that insert and replace text.
+    const auto is_first = [](const SplitStep& step) {
+      const auto* const marks = std::get_if<MarkSpaces>(&step);
+      return marks != nullptr && marks->prefix == MarkSpaces::Prefix::First;
+    };
+    if (!file_.normalizer.empty() && std::any_of(file_.splits.begin(), file_.splits.end(), is_first))
+      refuse_feature(where, "the prepend_scheme 'first' together with a normalizer");
   }
 
   void read_model(const JsonValue& model) {
     const std::string where = where_ + ", model";
     if (text_of(model, "type", where) != "BPE")
-      refuse(where, "the type " + quote(text_of(model, "type", where)));
+      refuse_feature(where, "the type " + quote(text_of(model, "type", where)));
     for (const char* const name : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (!text_of(model, name, where).empty()) refuse(where, name);
+      if (!text_of(model, name, where).empty()) refuse_feature(where, name);
     const JsonValue* const dropout = optional_field(model, "dropout", where);
-    if (dropout != nullptr && real_at(*dropout, where) != 0) refuse(where, "dropout");
-    file_.ignore_merges = is_set(model, "ignore_merges", where);
+    if (dropout != nullptr && real_at(*dropout, where) != 0) refuse_feature(where, "dropout");
+    file_.model.ignore_merges = flag_of(model, "ignore_merges", where);
+    file_.model.fuses_unknown = flag_of(model, "fuse_unk", where);
     for (const JsonMember& member : object_at(field(model, "vocab", where), where))
       add_token(member.name, id_at(member.value, where + ".vocab"), where);
-    for (std::size_t byte = 0; byte < file_.bytes.size(); ++byte) {
-      const auto found = file_.vocabulary.find(byte_character(static_cast<std::uint8_t>(byte)));
-      if (found == file_.vocabulary.end())
-        refuse(where, str_cat("a vocabulary without a token for each byte (", byte, " is missing)"));
-      file_.bytes[byte] = found->second;
-    }
-    std::uint32_t rank = 0;
+    read_symbols(model, where);
+    std::vector<TokenPair> pairs;
     for (const JsonValue& merge : array_at(field(model, "merges", where), where))
-      add_merge(merge, rank++, where);
+      add_merge(merge, pairs, where);
+    file_.model.set_merges(pairs);
+  }
+
+  // Finds the tokens of bytes, and of characters without a token. No text may be lost.
+  void read_symbols(const JsonValue& model, const std::string& where) {
+    BpeModel& own = file_.model;
+    if (own.byte_level || flag_of(model, "byte_fallback", where))
+      for (std::size_t byte = 0; byte < own.bytes.size(); ++byte)
+        own.bytes[byte] =
+            id_of(own.byte_level ? byte_character(static_cast<std::uint8_t>(byte)) : byte_token(byte));
+    const auto missing = std::find(own.bytes.begin(), own.bytes.end(), std::nullopt);
+    if (missing == own.bytes.end()) return;
+    if (own.byte_level)
+      refuse_feature(where, str_cat("a vocabulary without a token for each byte (",
+                                    missing - own.bytes.begin(), " is missing)"));
+    const std::string unknown = text_of(model, "unk_token", where);
+    if (unknown.empty())
+      refuse_feature(where,
+                     "a vocabulary without tokens for all bytes and without unk_token, which loses "
+                     "characters,");
+    own.unknown = id_of(unknown);
+    if (!own.unknown) fail_at(where, "the vocabulary has no token " + quote(unknown) + ", the unk_token");
   }
 
   // A merge is a list of two tokens or, in older files, a text with a space between them.
-  void add_merge(const JsonValue& merge, std::uint32_t rank, const std::string& where) {
-    const std::string here = str_cat(where, ", merge ", rank);
+  void add_merge(const JsonValue& merge, std::vector<TokenPair>& pairs, const std::string& where) {
+    const std::string here = str_cat(where, ", merge ", pairs.size());
     std::string left, right;
     if (const std::string* const text = merge.string()) {
+      if (text->starts_with("#version")) return;
       const std::size_t space = text->find(' ');
       if (space == std::string::npos || text->find(' ', space + 1) != std::string::npos)
         fail_at(here, "a merge has two tokens, separated by a space");
@@ -148,72 +115,64 @@ class FileReader {
       left = string_at(pair[0], here), right = string_at(pair[1], here);
     }
     const auto id = [&](const std::string& token) {
-      const auto found = file_.vocabulary.find(token);
-      if (found == file_.vocabulary.end()) fail_at(here, "the vocabulary has no token " + quote(token));
-      return found->second;
+      const std::optional<std::uint32_t> found = id_of(token);
+      if (!found) fail_at(here, "the vocabulary has no token " + quote(token));
+      return *found;
     };
-    file_.merges.add(id(left), id(right), {rank, id(left + right)});
+    pairs.push_back({id(left), id(right), id(left + right)});
+  }
+
+  std::optional<std::uint32_t> id_of(const std::string& token) const {
+    const auto found = file_.model.vocabulary.find(token);
+    return found == file_.model.vocabulary.end() ? std::nullopt : std::optional(found->second);
   }
 
   void add_token(const std::string& token, std::uint32_t id, const std::string& where) {
-    if (!file_.vocabulary.emplace(token, id).second) return;
-    if (!tokens_.emplace(id, token).second)
-      fail_at(where,
-              str_cat("the tokens ", quote(tokens_.at(id)), " and ", quote(token), " have the same id ", id));
+    check_utf8(token);
+    if (!file_.model.vocabulary.emplace(token, id).second) return;
+    if (!file_.tokens.emplace(id, token).second)
+      fail_at(where, str_cat("the tokens ", quote(file_.tokens.at(id)), " and ", quote(token),
+                             " have the same id ", id));
   }
 
   void read_added(const JsonValue& added) {
     const std::string where = where_ + ", added_tokens";
+    std::size_t next = file_.model.vocabulary.size();
     for (const JsonValue& token : array_at(added, where)) {
       const std::string& content = string_at(field(token, "content", where), where);
       if (content.empty()) continue;
-      for (const char* const option : {"single_word", "lstrip", "rstrip"})
-        if (is_set(token, option, where)) refuse(where, str_cat(option, " of ", quote(content)));
       check_utf8(content);
       const std::uint32_t id = id_at(field(token, "id", where), where);
-      const auto [same, is_new] = tokens_.emplace(id, content);
-      if (same->second != content)
-        fail_at(where, str_cat("the tokens ", quote(same->second), " and ", quote(content),
-                               " have the same id ", id));
-      // Else the same token would stand for two texts.
-      if (!is_new && bytes_of_token(content).value_or(content) != content)
-        refuse(where, "the added token " + quote(content) + ", which is also a token of the vocabulary,");
-      const bool normalized = is_set(token, "normalized", where);
-      if (normalized && file_.composes && composed_form(content) != content)
-        refuse(where, "the added token " + quote(content) + ", which the normalizer changes,");
-      file_.added.push_back({content, id, normalized});
+      // The Python package ignores the ids of the file.
+      const std::optional<std::uint32_t> known = id_of(content);
+      const std::size_t expected = known ? *known : next++;
+      if (id != expected)
+        fail_at(where,
+                str_cat("the added token ", quote(content), " has the id ", id, " instead of ", expected,
+                        known ? ", as in the vocabulary" : ", which continues the vocabulary"));
+      if (flag_of(token, "single_word", where)) refuse_feature(where, "single_word of " + quote(content));
+      add_added({content, id, flag_of(token, "lstrip", where), flag_of(token, "rstrip", where)},
+                flag_of(token, "normalized", where), where);
     }
+  }
+
+  // A token that is normalized is found, and decoded, in its normalized form.
+  void add_added(AddedToken token, bool is_normalized, const std::string& where) {
+    const std::string name = token.content;
+    if (is_normalized) token.content = normalized(name, file_.normalizer);
+    if (token.content.empty())
+      refuse_feature(where, "the added token " + quote(name) + ", which the normalizer removes,");
+    file_.tokens[token.id] = token.content;
+    AddedTokens& all = is_normalized ? file_.normalized_added : file_.added;
+    if (!file_.added_ids.emplace(name, token.id).second || !all.add(token))
+      fail_at(where, "two added tokens are " + quote(name));
   }
 
   std::string where_;
   TokenizerFile file_;
-  std::unordered_map<std::uint32_t, std::string> tokens_;  // of the vocabulary and added ones, by id
 };
 
 }  // namespace
-
-const std::string& byte_character(std::uint8_t byte) {
-  static const std::array<std::string, 256> characters = make_byte_characters();
-  return characters[byte];
-}
-
-std::optional<std::string> bytes_of_token(std::string_view token) {
-  static const std::unordered_map<std::string_view, char> bytes = [] {
-    std::unordered_map<std::string_view, char> map;
-    for (std::size_t byte = 0; byte < 256; ++byte)
-      map.emplace(byte_character(static_cast<std::uint8_t>(byte)), static_cast<char>(byte));
-    return map;
-  }();
-  std::string result;
-  for (std::size_t at = 0; at < token.size();) {
-    const std::size_t length = static_cast<unsigned char>(token[at]) < 0x80 ? 1 : 2;
-    const auto found = bytes.find(token.substr(at, length));
-    if (found == bytes.end()) return std::nullopt;
-    result += found->second;
-    at += length;
-  }
-  return result;
-}
 
 TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& where) {
   return FileReader(where).read(parse_json(json, where));

@@ -1,10 +1,12 @@
 // The content of a tokenizer file, in the format of Hugging Face's `tokenizer.json`.
 #pragma once
 
-#include "train/text/byte_pairs.h"
-#include "train/text/split_pattern.h"
+#include "train/text/added_tokens.h"
+#include "train/text/bpe_model.h"
+#include "train/text/normalizer.h"
+#include "train/text/pre_tokenizer.h"
+#include "train/text/token_decoder.h"
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,28 +16,19 @@
 
 namespace penstock::train {
 
-//! A token that is found in the text before anything else.
-struct AddedToken {
-  std::string content;
-  std::uint32_t id = 0;
-  bool normalized = false;  //!< is found after the others
-};
-
+//! Texts are encoded in the order of the members: added tokens are found first, those that are normalized in
+//! the normalized text.
 struct TokenizerFile {
-  std::unordered_map<std::string, std::uint32_t> vocabulary;  //!< with bytes written as characters
-  std::array<std::uint32_t, 256> bytes{};                     //!< the token of each byte
-  BytePairs merges;
-  bool ignore_merges = false;  //!< a word that is a token needs no merges
-  SplitPattern pattern;
-  bool composes = false;  //!< the text is brought into Unicode's normalization form C first
-  std::vector<AddedToken> added;
-};
+  AddedTokens added;
+  std::vector<NormalizerStep> normalizer;
+  AddedTokens normalized_added;
+  std::vector<SplitStep> splits;
+  BpeModel model;
+  std::optional<std::vector<DecoderStep>> decoder;  //!< nullopt: tokens are joined by spaces
 
-//! The character that stands for a byte in the vocabulary, as UTF-8: itself if it is printable, else one from
-//! U+0100 on.
-const std::string& byte_character(std::uint8_t byte);
-//! The bytes that the characters of a token stand for; nullopt if a character stands for none.
-std::optional<std::string> bytes_of_token(std::string_view token);
+  std::unordered_map<std::uint32_t, std::string> tokens{};     //!< what is decoded, by id
+  std::unordered_map<std::string, std::uint32_t> added_ids{};  //!< by the content in the file
+};
 
 //! Throws like Tokenizer::parse.
 TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& where);

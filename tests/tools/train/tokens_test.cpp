@@ -258,6 +258,35 @@ TEST(ToolTrainTokenizer, TrainsGptOnTextAndDecodesSample) {
   EXPECT_THAT(outcome.out, HasSubstr("\n<|end|>then<|end|>then<|end|>then<|end|>then"));
 }
 
+// In the style of SentencePiece, a text gets a space at the start, which decoding removes.
+TEST(ToolTrainTokenizer, GeneratesWithTokensOfSentences) {
+  using nlohmann::json;
+  const TempDir dir;
+  json vocabulary{{"<unk>", 0}, {"\u2581", 1}, {"a", 2}, {"\u00e9", 3}, {"\u2581a", 4}};
+  const json marks{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  std::ofstream(dir / "tokenizer.json") << json{{"pre_tokenizer", marks},
+                                                {"decoder", marks},
+                                                {"model",
+                                                 {{"type", "BPE"},
+                                                  {"unk_token", "<unk>"},
+                                                  {"vocab", vocabulary},
+                                                  {"merges", json::array({"\u2581 a"})}}}};
+  std::ofstream text(dir / "text.txt");
+  for (int i = 0; i < 100; ++i) text << (i > 0 ? " a\u00e9" : "a\u00e9");
+  text.close();
+  const Outcome trained = penstock(
+      {"train", "--data=" + (dir / "text.txt"), "--tokenizer=" + (dir / "tokenizer.json"), "--layers=1",
+       "--width=32", "--heads=2", "--seq=8", "--batch=8", "--microbatches=1", "--ranks=1", "--steps=80",
+       "--lr=0.02", "--sample=4", "--prompt= a", "--checkpoint=" + dir / "run"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("sample of generated text:\na\u00e9 a\u00e9 a\n"));
+  const Outcome generated = penstock(
+      {"generate", "--checkpoint=" + dir / "run", "--prompt= a\u00e9", "--max-tokens=3", "--greedy"});
+  EXPECT_EQ(generated.code, 0) << generated.err;
+  EXPECT_EQ(generated.out, "a\u00e9 a\u00e9 a\n");
+  EXPECT_THAT(generated.err, testing::Not(HasSubstr("--prompt")));
+}
+
 TEST(ToolTrainTokens, RefusesWhatDoesNotFit) {
   const TempDir dir;
   write_tokens<std::uint16_t>(dir / "tokens.bin");

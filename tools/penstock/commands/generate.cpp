@@ -111,9 +111,10 @@ Generated prepare_export(const GenerateJob& job) {
   return prompt;
 }
 
-// The vocabulary of the characters of a text does not have all of them.
+// The vocabulary of the characters of a text may lack some. A tokenizer drops none, but decoding its tokens
+// may change white space.
 void report_dropped(const TrainedGpt& trained, const std::string& prompt, const Tokens& tokens) {
-  if (trained.decode(tokens) == prompt) return;
+  if (!trained.by_character || trained.decode(tokens) == prompt) return;
   std::string dropped;
   for (const char c : prompt)
     if (dropped.find(c) == std::string::npos && trained.encode(std::string(1, c)).empty()) dropped += c;

@@ -127,6 +127,7 @@ void set_codec(TrainedGpt& trained, const StoredSettings& settings, const std::s
   if (are_token_files(setting<std::string>(settings, "data", path))) return;
   const train::Vocabulary vocabulary =
       vocabulary_of(*trained.weights, settings, trained.options.vocabulary, path);
+  trained.by_character = true;
   trained.encode = [vocabulary](const std::string& text) { return vocabulary.encode(text); };
   trained.decode = [vocabulary](const std::vector<std::int64_t>& tokens) {
     return vocabulary.decode(tokens);

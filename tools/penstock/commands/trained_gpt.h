@@ -23,6 +23,7 @@ struct TrainedGpt {
   // Unset if the model was trained on tokens without a tokenizer.
   std::function<std::vector<std::int64_t>(const std::string&)> encode{};
   std::function<std::string(const std::vector<std::int64_t>&)> decode{};
+  bool by_character = false;                // if a token is a character, and `encode` drops the others
   std::optional<std::int64_t> separator{};  // the token that ended a document in training
 
   //! Loads the complete model, or a part of it. Adapters are merged.

@@ -231,8 +231,9 @@ class Run {
     const auto start = Clock::now();
     progress_.enter(RunPhase::Step);
     bool logged = is_logged();
-    // Counting bytes for the planner has a small cost, so only the first step does it.
-    assembly_.observer->measure = progress_.step == first_step_;
+    // Counting bytes for the planner has a small cost, so only one step does it: the second, because the
+    // first includes allocations that later ones reuse.
+    assembly_.observer->measure = progress_.step == std::min(first_step_ + 1, options_.steps);
     assembly_.optimizer->zero_grad();
     StepReport local;
     std::vector<runtime::StepResult> parts = run_parts();

@@ -1,4 +1,4 @@
-// The losses of exported models, and what they average over.
+// The losses of exported models, and what they and the loss of the GPT average over.
 #pragma once
 
 #include <penstock/runtime/loss_function.h>
@@ -10,9 +10,6 @@
 #include <optional>
 
 namespace penstock::train {
-
-//! The label that means over labels leave out, as in PyTorch.
-inline constexpr std::int64_t kIgnoredLabel = -100;
 
 //! The loss of one microbatch. `leaf` is the index of the tensor in the output that the loss reads.
 runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOptions& options);

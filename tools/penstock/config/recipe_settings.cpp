@@ -152,11 +152,12 @@ void RecipeSettings::declare(Settings& s, train::RunOptions& run) {
   s.add("--centered", run.optimizer.centered, "rmsprop: subtract the squared mean gradient");
   s.choice<LossKind>("--loss", loss,
                      named({LossKind::CrossEntropy, LossKind::Mse, LossKind::Bce, LossKind::L1}),
-                     "loss of an exported model");
+                     "loss; the built-in GPT has only cross_entropy");
   s.add("--loss-scale", loss_scale, "initial loss scale of --precision fp16, a power of two [65536]");
   s.add("--label-smoothing", label_smoothing, "label smoothing of cross_entropy");
   s.add("--class-weights", class_weights,
-        "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor");
+        "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor; "
+        "for the GPT, one per token of the vocabulary");
 }
 
 void RecipeSettings::resolve_optimizer(train::OptimizerOptions& options) {
@@ -198,9 +199,9 @@ void RecipeSettings::resolve_learning_rate(train::RunOptions& run, bool built_in
   set_defaults(options, run.steps);
 }
 
-void RecipeSettings::resolve(train::RunOptions& run) {
+void RecipeSettings::resolve(train::RunOptions& run, bool built_in) {
   resolve_optimizer(run.optimizer);
-  check_loss();
+  check_loss(built_in);
   resolve_loss_scale(run);
   if (run.parameter_dtype == train::ParameterDtype::Bfloat16 && run.precision != train::Precision::Bfloat16)
     throw UsageError(str_cat("--param-dtype bf16 does not apply to --precision ", to_string(run.precision)),
@@ -219,8 +220,13 @@ void RecipeSettings::resolve_loss_scale(train::RunOptions& run) {
     throw UsageError("--loss-scale must be a power of two of at least 1", {}, "for example 65536");
 }
 
-void RecipeSettings::check_loss() const {
+void RecipeSettings::check_loss(bool built_in) const {
   using enum train::LossKind;
+  if (built_in && loss != CrossEntropy)
+    throw UsageError(str_cat("--loss ", to_string(loss),
+                             " does not apply to the built-in GPT: its target is the next token, which is a "
+                             "class of the vocabulary and not a number in the shape of its output"),
+                     {}, "leave it out, or give an exported model first: penstock train MODEL.pt2 --data …");
   if (!(label_smoothing >= 0 && label_smoothing <= 1))
     throw UsageError("--label-smoothing must be at least 0 and at most 1", {}, "for example 0.1");
   if (label_smoothing > 0 && loss != CrossEntropy)

@@ -36,8 +36,8 @@ struct RecipeSettings {
 
   void declare(Settings& settings, train::RunOptions& run);
   //! Resolves all defaults except those of the learning rate. Throws UsageError for values that are invalid
-  //! or that do not apply to the chosen optimizer or loss.
-  void resolve(train::RunOptions& run);
+  //! or that do not apply to the model, or to the chosen optimizer or loss.
+  void resolve(train::RunOptions& run, bool built_in);
   //! Resolves the learning rate of a run of `run.steps` steps. Throws UsageError for values that are invalid
   //! or that do not apply to the chosen schedule.
   void resolve_learning_rate(train::RunOptions& run, bool built_in);
@@ -46,7 +46,7 @@ struct RecipeSettings {
  private:
   void resolve_optimizer(train::OptimizerOptions& options);
   void resolve_loss_scale(train::RunOptions& run);
-  void check_loss() const;
+  void check_loss(bool built_in) const;
 };
 
 //! Parses numbers, or reads the only tensor of a .safetensors file.

@@ -197,7 +197,7 @@ void TrainSettings::resolve() {
   check_at_least(run.accumulate, 1, "--accumulate");
   check_at_least(run.log_every, 1, "--log-every");
   check_at_least(run.prefetch, 0, "--prefetch");
-  recipe.resolve(run);
+  recipe.resolve(run, built_in());
   weights.resolve(run);
   adapters.resolve();
   if (max_restarts < 0) throw UsageError("--max-restarts must be at least 0", {}, "use 0 for no restarts");
@@ -330,8 +330,8 @@ bool TrainSettings::reads_tokens() const {
 std::vector<std::string> TrainSettings::idle() const {
   std::vector<std::string> names =
       built_in()
-          ? std::vector<std::string>{"--split", "--cuts",          "--tp-plan",     "--balance",
-                                     "--loss",  "--class-weights", "--loss-output", "--loss-mean"}
+          ? std::vector<std::string>{"--split",   "--cuts",        "--tp-plan",
+                                     "--balance", "--loss-output", "--loss-mean"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};
   for (const auto& others : {idle_for_data(), idle_for_loss()})

@@ -198,7 +198,7 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
   if (train && program.has_backward()) {
     shared.begin_step();
     try {
-      step.run();
+      step.run(input.measure_memory);
       shared.end_step();
     } catch (...) {
       shared.abandon_step();
@@ -206,7 +206,7 @@ StepResult PipelineSchedule::Impl::run(const Input& input, bool train) {
     }
   } else {
     const at::NoGradGuard no_grad;
-    step.run();
+    step.run(input.measure_memory);
   }
   if (late_notes) check_late(late_notes->finish(), notes);
   StepResult result = result_of(setup, program, step, weights, {row_order, rows}, input.wait);

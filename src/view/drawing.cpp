@@ -57,7 +57,8 @@ void find_lanes(std::vector<ActionBox>& row) {
 
 Panel panel_of(const schedule::Timeline& timeline, TimeUnit unit) {
   Panel panel;
-  panel.name = timeline.source == schedule::TimelineSource::Predicted ? "predicted" : "measured";
+  panel.measured = timeline.source == schedule::TimelineSource::Measured;
+  panel.name = panel.measured ? "measured" : "predicted";
   panel.end = timeline.makespan();
   // Free communication is not drawn. Otherwise, even a receive of zero length is drawn, for its arrow.
   bool any_communication = false;

@@ -8,6 +8,8 @@
 #include <penstock/view/render.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -68,6 +70,24 @@ std::string memory_text(const std::vector<schedule::MemorySample>& samples, doub
   return text + "]";
 }
 
+// The range of the memory axis of a panel, next to a measured one. What is measured includes memory that no
+// prediction counts, so panels do not share an axis, and that of a measured panel does not start at 0.
+std::string memory_range(const Panel& panel) {
+  double least = std::numeric_limits<double>::infinity(), most = 0;
+  for (const auto& rank : panel.memory) {
+    for (const schedule::MemorySample& sample : rank) {
+      least = std::min(least, static_cast<double>(sample.bytes));
+      most = std::max(most, static_cast<double>(sample.bytes));
+    }
+  }
+  std::string text = "[";
+  const bool from_least = panel.measured && most > least;
+  append_number(text, from_least ? std::max(std::floor(least - (most - least) / 4), 0.0) : 0.0, 17);
+  text += ',';
+  append_number(text, most, 17);
+  return text + "]";
+}
+
 std::vector<int> stages_in(const std::vector<ActionBox>& row) {
   std::set<int> stages;
   for (const ActionBox& box : row) stages.insert(box.action.stage().value);
@@ -76,7 +96,9 @@ std::vector<int> stages_in(const std::vector<ActionBox>& row) {
 
 std::string data_of(const Drawing& drawing) {
   double peak = 0;
+  bool any_measured = false;
   for (const Panel& panel : drawing.panels) {
+    any_measured |= panel.measured && !panel.memory.empty();
     for (const auto& rank : panel.memory) {
       for (const schedule::MemorySample& sample : rank)
         peak = std::max(peak, static_cast<double>(sample.bytes) * panel.memory_scale);
@@ -124,7 +146,9 @@ std::string data_of(const Drawing& drawing) {
     json.key("memory").begin_array();
     if (peak > 0)
       for (const auto& samples : panel.memory) json.raw(memory_text(samples, panel.memory_scale));
-    json.end_array().end_object();
+    json.end_array();
+    if (any_measured && peak > 0 && !panel.memory.empty()) json.key("memoryRange").raw(memory_range(panel));
+    json.end_object();
   }
   std::string text = json.end_array().end_object().text();
   // `</script>` in a name must not close the element.

@@ -13,6 +13,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <thread>
@@ -141,12 +142,21 @@ TEST_F(DevicesRuntime, ScopeGivesKernelsItsNumbersAndKeepsDefaultGenerator) {
   EXPECT_TRUE(same_bits(at::rand({7}, kCuda1).cpu(), expected));
 }
 
-// One wait to read the times and, on the rank of the last stage, the losses.
+PipelineModel with_measured_memory(PipelineModel model) {
+  model.batch = [batch = model.batch](int rows) {
+    TestBatch result = batch(rows);
+    result.options.measure_memory = true;
+    return result;
+  };
+  return model;
+}
+
+// One wait to read the times and, on the rank of the last stage, the losses; none for the memory.
 TEST_F(DevicesRuntime, StepWaitsOnceForItsDevice) {
   for (const runtime::ShapeMode mode : {runtime::ShapeMode::Inferred, runtime::ShapeMode::Static}) {
     for (const ScheduleKind kind :
          {ScheduleKind::OneFOneB, ScheduleKind::DualPipeV, ScheduleKind::ZBVZeroBubble}) {
-      PipelineRun run = run_of(tied_transformer(), kind);
+      PipelineRun run = run_of(with_measured_memory(tied_transformer()), kind);
       run.change_options = [&](runtime::PipelineOptions& options) { options.shapes = mode; };
       run.before_step = [](comm::World& world, int) {
         world.group().barrier();
@@ -217,6 +227,34 @@ TEST_F(DevicesRuntime, EvaluationGivesLossOfCpu) {
     return loss;
   };
   EXPECT_NEAR(loss_on(c10::kCUDA), loss_on(c10::kCPU), 1e-6);
+}
+
+// One rank without transfers, whose buffers other threads may free at any time.
+TEST_F(DevicesRuntime, MemoryAfterActionsIsThatOfAllocator) {
+  PipelineRun run = run_of(with_measured_memory(tied_transformer()), ScheduleKind::LoopedBFS);
+  run.ranks = 1;
+  std::vector<std::uint64_t> expected;
+  run.change_options = [&](runtime::PipelineOptions& options) {
+    for (const auto kind : {schedule::ActionKind::Forward, schedule::ActionKind::Backward}) {
+      options.execution.custom[kind] = [&](const schedule::Action&,
+                                           const std::function<void()>& run_default) {
+        run_default();
+        expected.push_back(simulated::memory_use(0).allocated);
+      };
+    }
+  };
+  run.before_step = [&](comm::World&, int) { expected = {simulated::memory_use(0).allocated}; };
+  run.after_step = [&](comm::World&, int, const runtime::StepResult& result) {
+    std::vector<std::uint64_t> measured;
+    for (const schedule::MemorySample& sample : result.timeline.memory.at(0))
+      measured.push_back(sample.bytes);
+    EXPECT_EQ(measured, expected);
+    const auto forwards = static_cast<std::ptrdiff_t>(measured.size() / 2);
+    EXPECT_TRUE(std::is_sorted(measured.begin(), measured.begin() + forwards + 1));
+    EXPECT_LT(measured.back(), measured[static_cast<std::size_t>(forwards)]);
+  };
+  train_pipeline(run, c10::kCUDA);
+  EXPECT_EQ(expected.size(), 1U + 2U * 4U * static_cast<std::size_t>(run.stages_per_rank));
 }
 
 // Times of a device come from its events: an action does not take longer than the step.

@@ -191,6 +191,26 @@ TEST(ViewHtml, MemoryIsLeftOutIfNoneIsUsed) {
   EXPECT_EQ(data.at("panels").at(0).at("memory"), nlohmann::json::parse("[[0, 0, 1, 1]]"));
 }
 
+TEST(ViewHtml, MeasuredMemoryHasAxisOfItsOwn) {
+  schedule::Timeline predicted = make_timeline("mine", 1, 1, {{timed("0F0", 0, 1)}}), measured = predicted;
+  measured.source = schedule::TimelineSource::Measured;
+  Drawing drawing = draw_one(predicted);
+  add_panel(drawing, measured);
+  for (const auto& panel : page_data(to_html(drawing)).at("panels"))
+    EXPECT_FALSE(panel.contains("memoryRange"));
+  predicted.memory = {{{0, 2}, {1, 4}}};
+  measured.memory = {{{0, 100}, {1, 140}}};
+  drawing = draw_one(predicted);
+  EXPECT_FALSE(page_data(to_html(drawing)).at("panels").at(0).contains("memoryRange"));
+  add_panel(drawing, measured);
+  const auto data = page_data(to_html(drawing));
+  EXPECT_EQ(data.at("panels").at(0).at("memoryRange"), nlohmann::json({0, 4}));
+  EXPECT_EQ(data.at("panels").at(1).at("memoryRange"), nlohmann::json({90, 140}));
+  measured.memory = {{{0, 100}, {1, 100}}};
+  const auto constant = page_data(to_html(draw_one(measured)));
+  EXPECT_EQ(constant.at("panels").at(0).at("memoryRange"), nlohmann::json({0, 100}));
+}
+
 TEST(ViewHtml, DownsamplingKeepsFirstSampleOfEqualOnes) {
   // 60,000 samples in groups of 4. The memory is constant except for a rise in the second half of each group.
   schedule::Timeline timeline = make_timeline("mine", 1, 1, {{}});

@@ -36,6 +36,10 @@ struct StepOptions {
   //! If false, the call returns when the work of a device is enqueued: losses stay on the device (unless
   //! `loss_on_all_ranks` is set), and StepResult::read_timeline replaces the timeline.
   bool wait = true;
+  //! Whether the timeline contains the memory in use on this rank, read when the step starts and after each
+  //! action: the bytes of tensors on the devices of its stages, and for stages on the CPU those on the heap
+  //! of the process. A read takes microseconds, which no action includes, and never waits for a device.
+  bool measure_memory = false;
 };
 
 //! A batch that the caller has split: every non-empty list has one entry per microbatch. The rank of the
@@ -51,6 +55,7 @@ struct Microbatches {
   std::optional<bool> return_outputs{};
   bool keep_mode = false;
   bool wait = true;
+  bool measure_memory = false;
 };
 
 //! The results of a step on this rank.
@@ -69,7 +74,8 @@ struct StepResult {
   value::Kwargs kwarg_grads;
   std::map<StageId, value::Kwargs> stage_kwarg_grads;
   //! The start and end of this rank's actions; the lists of other ranks are empty. On a device, these are
-  //! times of its current stream, so `step` returns when the device has finished the step.
+  //! times of its current stream, so `step` returns when the device has finished the step. With
+  //! StepOptions::measure_memory, also the memory in use on this rank.
   schedule::Timeline timeline;
   //! Without StepOptions::wait: returns the timeline. Waits only if the device has not finished the step.
   std::function<schedule::Timeline()> read_timeline;

@@ -33,8 +33,10 @@ struct Timeline {
   TimelineSource source = TimelineSource::Predicted;
   Placement placement;
   int microbatches = 0;
-  std::vector<std::vector<TimedAction>> ranks;    //!< one list per rank, ordered by start
-  std::vector<std::vector<MemorySample>> memory;  //!< one list per rank, or empty
+  std::vector<std::vector<TimedAction>> ranks;  //!< one list per rank, ordered by start
+  //! One list per rank, or empty. Predicted: parameters, their gradients and optimizer states, and what
+  //! microbatches keep. Measured: all memory in use (runtime::StepOptions::measure_memory).
+  std::vector<std::vector<MemorySample>> memory;
 
   //! The end of the last action.
   double makespan() const;

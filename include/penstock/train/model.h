@@ -136,9 +136,10 @@ struct LossOptions {
 };
 
 //! The built-in GPT, with initial values that depend on the seed. If the data has a keyword argument
-//! `positions`, every sequence consists of documents (GptImpl::forward). Its loss is the cross entropy.
-//! Throws UsageError if a pattern of `lora` selects no layer, or for class weights. Without points of `split`
-//! (the modules `token`, `blocks.0`, …, `norm`), the stages are balanced.
+//! `positions`, every sequence consists of documents (GptImpl::forward). Its loss is the cross entropy of the
+//! next tokens, whose classes are the vocabulary. Throws UsageError if a pattern of `lora` selects no layer,
+//! or if the options of the loss are invalid. Without points of `split` (the modules `token`, `blocks.0`, …,
+//! `norm`), the stages are balanced.
 std::unique_ptr<Model> gpt_model(const models::GptOptions& options, std::uint64_t seed,
                                  const std::optional<LoraOptions>& lora = std::nullopt,
                                  const LossOptions& loss = {}, const pipe::SplitPoints& split = {});

@@ -40,6 +40,7 @@ struct Panel {
   std::vector<std::vector<ActionBox>> communication;  //!< transfers and stage actions, or empty
   std::vector<std::vector<schedule::MemorySample>> memory;
   double memory_scale = 1;          //!< what a unit of `memory` counts; other than 1 only in comparisons
+  bool measured = false;            //!< `memory` counts all memory in use, not only what a prediction counts
   std::vector<int> chunk_of_stage;  //!< as in Drawing, if the panels show different schedules; else empty
   std::vector<std::pair<std::string, std::string>> summary;  //!< shown above the panel: name, value
 };

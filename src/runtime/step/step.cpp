@@ -79,12 +79,12 @@ ActivationRecord& Step::record_of(StageId stage, MicrobatchId microbatch) {
   return records_[stage.index()].at(microbatch.index());
 }
 
-void Step::run() {
+void Step::run(bool measure_memory) {
   const schedule::ActionList& actions = program_.of(setup_.rank);
   std::vector<at::Device> devices;
   for (const PipelineStage& stage : setup_.stages) devices.push_back(stage.device());
   const CarriedLogRank rank(devices);
-  clock_.start_step(devices);
+  clock_.start_step(devices, measure_memory);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].is_idle()) continue;
     try {

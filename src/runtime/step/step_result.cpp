@@ -71,6 +71,10 @@ StepResult result_of(const PipelineSetup& setup, const schedule::Program& progra
   const auto clock = std::make_shared<ActionClock>(step.take_clock());
   auto read = [clock, timeline = std::move(timeline), rank = setup.rank.index()]() mutable {
     timeline.ranks[rank] = clock->times();
+    if (std::vector<schedule::MemorySample> memory = clock->memory(); !memory.empty()) {
+      timeline.memory.resize(timeline.ranks.size());
+      timeline.memory[rank] = std::move(memory);
+    }
     return timeline;
   };
   if (wait) {

@@ -61,7 +61,7 @@ class Step {
   Step& operator=(const Step&) = delete;
 
   //! Runs the actions of this rank.
-  void run();
+  void run(bool measure_memory);
 
   std::vector<at::Tensor> losses;      //!< of the last stage, by microbatch
   std::vector<c10::IValue> outputs;    //!< of the last stage, by microbatch; empty unless returned

@@ -1,8 +1,8 @@
 // Implements autocast, byte counts and the search for values that are not finite.
 #include "train/diagnostics/instrumented_stage.h"
 
+#include "runtime/step/allocated_bytes.h"
 #include "train/diagnostics/operator_observer.h"
-#include "train/loop/measure.h"
 #include "train/model/tensor_parallel_stage.h"
 
 #include <penstock/value/tree.h>
@@ -82,12 +82,12 @@ std::uint64_t bytes_of(const c10::IValue& tree) {
 
 runtime::StageResult InstrumentedStage::forward(const value::Args& args, const value::Kwargs& kwargs) {
   const AutocastScope autocast(observer_->precision, observer_->device.type());
-  const std::uint64_t before = observer_->measure ? allocated_bytes(observer_->device) : 0;
+  const std::uint64_t before = observer_->measure ? runtime::allocated_bytes(observer_->device) : 0;
   runtime::StageResult result =
       observer_->finite && !first_bad_ ? searched_forward(args, kwargs) : inner_->forward(args, kwargs);
   ++forwards_;
   if (observer_->measure) {
-    const std::uint64_t after = allocated_bytes(observer_->device);
+    const std::uint64_t after = runtime::allocated_bytes(observer_->device);
     output_bytes_ = std::max(output_bytes_, bytes_of(result.output));
     kept_bytes_ = std::max(kept_bytes_, after > before ? after - before : 0);
   }

@@ -1,8 +1,8 @@
 // The target of a pass is the tuple (target of the model, which rows count).
 #include "train/loop/counted_rows.h"
 
-#include "train/model/archive_loss.h"
 #include "train/model/auto_plan.h"
+#include "train/model/cross_entropy.h"
 
 #include <penstock/value/microbatch.h>
 #include <penstock/value/tree.h>

@@ -13,7 +13,6 @@
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/ivalue.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +23,11 @@
 #include <sstream>
 
 namespace penstock::train {
+namespace {
+
+constexpr const char* kMemory = "memory";  // starts a line of a gathered timeline; all others are actions
+
+}  // namespace
 
 Busy busy_of(const schedule::Timeline& timeline) {
   Busy result;
@@ -42,16 +46,27 @@ schedule::Timeline gather_timeline(const comm::Group& pipeline, const schedule::
   for (const auto& rank : local.ranks)
     for (const schedule::TimedAction& timed : rank)
       text << to_string(timed.action) << ' ' << timed.start << ' ' << timed.end << '\n';
+  for (const auto& rank : local.memory)
+    for (const schedule::MemorySample& sample : rank)
+      text << kMemory << ' ' << sample.time << ' ' << sample.bytes << '\n';
   schedule::Timeline all = local;
   all.name = "measured";
   all.ranks.assign(static_cast<std::size_t>(pipeline.size()), {});
+  if (!local.memory.empty()) all.memory.assign(all.ranks.size(), {});
   const std::vector<c10::IValue> texts = pipeline.all_gather_object(c10::IValue(text.str()));
   for (std::size_t r = 0; r < texts.size(); ++r) {
     std::istringstream lines(texts[r].toStringRef());
-    std::string action;
-    for (schedule::TimedAction timed; lines >> action >> timed.start >> timed.end;) {
-      timed.action = schedule::parse_action(action);
-      all.ranks[r].push_back(timed);
+    for (std::string word; lines >> word;) {
+      if (word == kMemory) {
+        schedule::MemorySample sample;
+        lines >> sample.time >> sample.bytes;
+        all.memory.at(r).push_back(sample);
+      } else {
+        schedule::TimedAction timed;
+        lines >> timed.start >> timed.end;
+        timed.action = schedule::parse_action(word);
+        all.ranks[r].push_back(timed);
+      }
     }
   }
   return all;
@@ -118,6 +133,13 @@ std::string cost_file(const plan::Costs& costs, int microbatches, const std::str
   return text;
 }
 
+std::string topology_text(const ParallelOptions& parallel) {
+  std::string text = counted(parallel.pp, "pipeline rank");
+  if (parallel.tp > 1) text += " x " + counted(parallel.tp, "tensor-parallel rank");
+  if (parallel.dp > 1) text += " x " + counted(parallel.dp, "replica");
+  return text;
+}
+
 namespace {
 
 std::string utc_now() {
@@ -152,7 +174,9 @@ view::Drawing draw_step(const schedule::Program& program, const schedule::Timeli
                                         counted(program.microbatches(), "microbatch"))}};
   add_panel(drawing, measured);
   if (!step.peak_memory.empty())
-    drawing.panels.back().summary.emplace_back("measured peak memory", memory_text(step.peak_memory));
+    drawing.panels.back().summary.emplace_back(
+        step.is_resident ? "peak resident memory of the run" : "peak memory of the run",
+        memory_text(step.peak_memory));
   return drawing;
 }
 
@@ -168,23 +192,13 @@ std::string timeline_trace(const schedule::Program& program, const schedule::Tim
   return to_trace(draw_step(program, measured, costs, step));
 }
 
-namespace {
-
-c10::CachingDeviceAllocator::Stat tensor_bytes(c10::Device device) {
-  const auto stats = at::accelerator::getDeviceStats(device.index());
-  return stats.allocated_bytes[static_cast<std::size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE)];
-}
-
-}  // namespace
-
-std::uint64_t allocated_bytes(c10::Device device) {
-  if (!device.is_cpu()) return static_cast<std::uint64_t>(tensor_bytes(device).current);
-  const auto info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
-
 std::uint64_t peak_memory_bytes(c10::Device device) {
-  if (!device.is_cpu()) return static_cast<std::uint64_t>(tensor_bytes(device).peak);
+  if (!device.is_cpu()) {
+    using StatType = c10::CachingDeviceAllocator::StatType;
+    const auto stats = at::accelerator::getDeviceStats(device.index());
+    return static_cast<std::uint64_t>(
+        stats.allocated_bytes[static_cast<std::size_t>(StatType::AGGREGATE)].peak);
+  }
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;

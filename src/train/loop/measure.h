@@ -5,6 +5,7 @@
 #include <penstock/plan/costs.h>
 #include <penstock/runtime/pipeline.h>
 #include <penstock/schedule/timeline.h>
+#include <penstock/train/options.h>
 
 #include <c10/core/Device.h>
 
@@ -42,12 +43,16 @@ plan::Costs measured_costs(const std::vector<schedule::Timeline>& timelines,
 //! Returns the text of a cost file for `penstock plan`.
 std::string cost_file(const plan::Costs& costs, int microbatches, const std::string& heading);
 
+//! `2 pipeline ranks x 3 replicas`.
+std::string topology_text(const ParallelOptions& parallel);
+
 //! The step that a page of timelines shows.
 struct MeasuredStep {
   std::string model;
   std::int64_t step = 0;
-  std::string topology;                    //!< `2 pipeline ranks x 3 replicas`
-  std::vector<std::uint64_t> peak_memory;  //!< measured, per rank
+  std::string topology;
+  std::vector<std::uint64_t> peak_memory;  //!< of the run so far, per rank
+  bool is_resident = false;                //!< whether these bytes are resident in processes, not on devices
 };
 
 //! Draws the measured step next to the prediction from the same costs.
@@ -57,9 +62,6 @@ std::string timeline_page(const schedule::Program& program, const schedule::Time
 std::string timeline_trace(const schedule::Program& program, const schedule::Timeline& measured,
                            const plan::Costs& costs, const MeasuredStep& step);
 
-//! Returns the bytes that are allocated now: by tensors of the device, or on the heap of this process for the
-//! CPU.
-std::uint64_t allocated_bytes(c10::Device device);
 //! Returns the peak memory in bytes: of tensors of the device, or resident in this process for the CPU.
 std::uint64_t peak_memory_bytes(c10::Device device);
 

@@ -231,8 +231,9 @@ class Run {
     const auto start = Clock::now();
     progress_.enter(RunPhase::Step);
     bool logged = is_logged();
-    // Counting bytes for the planner has a small cost, so only the first step does it.
-    assembly_.observer->measure = progress_.step == first_step_;
+    // Counting bytes for the planner has a small cost, so only one step does it: the second, because the
+    // first includes allocations that later ones reuse.
+    assembly_.observer->measure = progress_.step == std::min(first_step_ + 1, options_.steps);
     assembly_.optimizer->zero_grad();
     StepReport local;
     std::vector<runtime::StepResult> parts = run_parts();
@@ -286,9 +287,11 @@ class Run {
       pass.batch = to_device(std::move(pass.batch), assembly_.device);
       const Batch& batch = pass.batch;
       if (part == 0) count_rows(loaded);
-      results.push_back(
-          assembly_.pipeline->step(batch.args, pass.target(),
-                                   {.kwargs = batch.kwargs, .loss_denominator = denominator, .wait = false}));
+      const runtime::StepOptions step{.kwargs = batch.kwargs,
+                                      .loss_denominator = denominator,
+                                      .wait = false,
+                                      .measure_memory = is_drawn(part)};
+      results.push_back(assembly_.pipeline->step(batch.args, pass.target(), step));
     }
     broadcast_buffers(mesh_, assembly_);
     return results;
@@ -337,6 +340,12 @@ class Run {
     const std::int64_t step = progress_.step;
     return step == first_step_ || step == options_.steps || step % options_.log_every == 0 ||
            is_due(options_.eval_every);
+  }
+
+  // Whether a part of the batch is drawn. Reading the memory has a small cost, so no other part does it.
+  bool is_drawn(std::int64_t part) const {
+    const bool is_last = progress_.step == options_.steps && part + 1 == options_.accumulate;
+    return is_last && (options_.timeline || options_.trace);
   }
 
   // Returns StepOptions::loss_denominator for the parts of the batch; nullopt if losses are weighted by rows
@@ -408,14 +417,6 @@ class Run {
     mesh_.all().barrier();
   }
 
-  MeasuredStep measured_step() const {
-    const ParallelOptions& parallel = options_.parallel;
-    std::string topology = counted(parallel.pp, "pipeline rank");
-    if (parallel.tp > 1) topology += str_cat(" x ", counted(parallel.tp, "tensor-parallel rank"));
-    if (parallel.dp > 1) topology += " x " + counted(parallel.dp, "replica");
-    return {model_.summary(), timeline_step_, topology, peak_memory_};
-  }
-
   void write_measurements() {
     if (timelines_.empty()) return;
     const comm::Group& pipeline = mesh_.group("pp");
@@ -425,10 +426,11 @@ class Run {
     const plan::Costs costs =
         measured_costs(gathered, gather_bytes(pipeline, program.num_stages(), assembly_.bytes()));
     if (!reports_) return;
+    const MeasuredStep step{model_.summary(), timeline_step_, topology_text(options_.parallel), peak_memory_,
+                            assembly_.device.is_cpu()};
     if (options_.timeline)
-      write_file(*options_.timeline, timeline_page(program, gathered.back(), costs, measured_step()));
-    if (options_.trace)
-      write_file(*options_.trace, timeline_trace(program, gathered.back(), costs, measured_step()));
+      write_file(*options_.timeline, timeline_page(program, gathered.back(), costs, step));
+    if (options_.trace) write_file(*options_.trace, timeline_trace(program, gathered.back(), costs, step));
     if (options_.profile)
       write_file(*options_.profile,
                  cost_file(costs, options_.parallel.microbatches, model_.summary() + ", " + program.name()));

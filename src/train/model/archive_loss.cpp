@@ -3,6 +3,7 @@
 
 #include "base/option_ranges.h"
 #include "base/text.h"
+#include "train/model/cross_entropy.h"
 
 #include <penstock/base/error.h>
 #include <penstock/value/tree.h>
@@ -11,51 +12,11 @@
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/l1_loss.h>
 #include <ATen/ops/mse_loss.h>
-#include <ATen/ops/tensor.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
-#include <map>
-#include <memory>
-#include <mutex>
 
 namespace penstock::train {
 namespace {
-
-// Class weights on the devices that asked for them: a copy per microbatch would block the host each time.
-// Ranks that are threads may share a loss.
-class ClassWeights {
- public:
-  explicit ClassWeights(const LossOptions& options)
-      : on_host_(options.class_weights.empty() ? at::Tensor()
-                                               : at::tensor(options.class_weights, at::kFloat)) {}
-
-  //! Undefined if there are no weights.
-  at::Tensor on(c10::Device device) const {
-    if (!on_host_.defined() || device.is_cpu()) return on_host_;
-    const std::lock_guard lock(*mutex_);
-    at::Tensor& copy = (*copies_)[device.str()];
-    if (!copy.defined()) copy = on_host_.to(device);
-    return copy;
-  }
-
- private:
-  at::Tensor on_host_;
-  std::shared_ptr<std::mutex> mutex_ = std::make_shared<std::mutex>();
-  std::shared_ptr<std::map<std::string, at::Tensor>> copies_ =
-      std::make_shared<std::map<std::string, at::Tensor>>();
-};
-
-at::Tensor cross_entropy_of(const at::Tensor& values, const at::Tensor& target, const at::Tensor& weights,
-                            double smoothing) {
-  torch::nn::functional::CrossEntropyFuncOptions options;
-  if (weights.defined()) options.weight(weights);
-  options.label_smoothing(smoothing);
-  const at::Tensor logits = values.to(at::kFloat).flatten(0, -2);
-  const at::Tensor labels =
-      target.is_floating_point() ? target.to(at::kFloat).flatten(0, -2) : target.flatten();
-  return torch::nn::functional::cross_entropy(logits, labels, options);
-}
 
 // Moves the classes to the last dim. Class indices have no dim of classes.
 at::Tensor with_classes_last(const at::Tensor& tensor, std::optional<std::int64_t> class_dim) {
@@ -92,7 +53,7 @@ runtime::LossFunction archive_loss(std::size_t leaf, LossKind kind, const LossOp
       case LossKind::Bce:
         return at::binary_cross_entropy_with_logits(values, target, weights.on(values.device()));
       case LossKind::CrossEntropy:
-        return cross_entropy_of(values, target, weights.on(values.device()), smoothing);
+        return cross_entropy(values, target, weights.on(values.device()), smoothing);
     }
     return at::Tensor();
   };

@@ -1,4 +1,4 @@
-// The losses of exported models, and what they average over.
+// The losses of exported models, and what they and the loss of the GPT average over.
 #pragma once
 
 #include <penstock/runtime/loss_function.h>
@@ -10,9 +10,6 @@
 #include <optional>
 
 namespace penstock::train {
-
-//! The label that means over labels leave out, as in PyTorch.
-inline constexpr std::int64_t kIgnoredLabel = -100;
 
 //! Converts bfloat16 and float16, which have too few digits for a loss, to float32.
 at::Tensor in_float32(const at::Tensor& tensor);

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "train/lora/gpt_adapters.h"
 #include "train/model/archive_loss.h"
+#include "train/model/cross_entropy.h"
 #include "train/model/gpt_parts.h"
 #include "train/model/recomputed_modules.h"
 #include "train/model/tensor_parallel_stage.h"
@@ -10,16 +11,9 @@
 #include <penstock/base/error.h>
 #include <penstock/graph/capture.h>
 #include <penstock/models/gpt.h>
-#include <penstock/parallel/loss_parallel.h>
 #include <penstock/plan/partition.h>
 #include <penstock/runtime/recompute.h>
-#include <penstock/tensor/dtensor.h>
 #include <penstock/train/model.h>
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/nll_loss.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <map>
@@ -50,22 +44,6 @@ std::vector<plan::Layer> layers_of(const GptOptions& options) {
   for (std::int64_t i = 0; i < options.layers; ++i) layers.push_back(layer_of(str_cat("blocks.", i), block));
   layers.push_back(layer_of("head", width * options.vocabulary));
   return layers;
-}
-
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target, double smoothing) {
-  using torch::nn::functional::CrossEntropyFuncOptions;
-  const at::Tensor rows = logits.to(at::kFloat).flatten(0, -2), labels = target.flatten();
-  if (!tensor::is_dtensor(logits))
-    return torch::nn::functional::cross_entropy(rows, labels,
-                                                CrossEntropyFuncOptions().label_smoothing(smoothing));
-  const parallel::LossParallel keep;  // logits stay sharded: only a few numbers per token are sent
-  const at::Tensor log_probabilities = at::log_softmax(rows, 1);
-  const at::Tensor loss = tensor::full_tensor(at::nll_loss(log_probabilities, labels));
-  if (smoothing == 0) return loss;
-  // The mean over the valid labels of the cross entropy with equal probabilities of all classes.
-  const at::Tensor sums = tensor::full_tensor(log_probabilities.sum(1)), valid = labels.ne(kIgnoredLabel);
-  const at::Tensor uniform = (sums * valid).sum() / (valid.sum() * -rows.size(1));
-  return loss * (1 - smoothing) + uniform * smoothing;
 }
 
 // The model with adapters, without memory.
@@ -164,10 +142,8 @@ class GptModel : public Model {
  public:
   GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora,
            const LossOptions& loss)
-      : options_(options), seed_(seed), smoothing_(loss.label_smoothing) {
+      : options_(options), seed_(seed), loss_(loss) {
     check_loss_options(LossKind::CrossEntropy, loss, options.vocabulary);
-    if (!loss.class_weights.empty())
-      throw UsageError("the loss of the GPT has no class_weights", {}, "leave them out");
     if (lora) lora_ = selected_layers(*gpt_on_meta(options, std::nullopt), *lora);
   }
 
@@ -206,12 +182,13 @@ class GptModel : public Model {
   }
 
   runtime::LossFunction loss() const override {
-    return runtime::tensor_loss([smoothing = smoothing_](const at::Tensor& logits, const at::Tensor& target) {
-      return cross_entropy(logits, target, smoothing);
+    return runtime::tensor_loss([smoothing = loss_.label_smoothing, weights = ClassWeights(loss_)](
+                                    const at::Tensor& logits, const at::Tensor& target) {
+      return cross_entropy(logits, target, weights.on(logits.device()), smoothing);
     });
   }
   runtime::LossReduction reduction() const override {
-    return runtime::LossReduction::mean_over_valid_labels();
+    return archive_reduction(LossKind::CrossEntropy, loss_);
   }
 
   std::vector<checkpoint::Piece> state_metadata() const override {
@@ -247,7 +224,7 @@ class GptModel : public Model {
 
   GptOptions options_;
   std::uint64_t seed_;
-  double smoothing_;  // of the labels
+  LossOptions loss_;
   std::optional<Lora> lora_{};
   ModelSplit given_{};  // one stage: balanced
 };

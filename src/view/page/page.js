@@ -79,6 +79,8 @@
       this.content = content;
       this.ranks = content.compute.length;
       this.chunks = content.chunks || data.chunks;
+      // A measured step counts memory that no prediction counts; all other panels share an axis.
+      this.memoryRange = content.memoryRange || [0, data.memoryPeak || 1];
       this.lanes = 0;
       for (const row of content.communication) {
         for (let i = 0; i < row.length; i += FIELDS) this.lanes = Math.max(this.lanes, Math.floor(row[i + FLAGS] / LANE) + 1);
@@ -212,7 +214,8 @@
     }
 
     drawMemory() {
-      const ctx = this.ctx, peak = data.memoryPeak || 1, h = memoryHeight(this.ranks);
+      const ctx = this.ctx, [low, high] = this.memoryRange, h = memoryHeight(this.ranks);
+      const top = (base, value) => base - (h - 1) * (value - low) / (high - low);
       for (let rank = 0; rank < this.ranks; ++rank) {
         const curve = this.content.memory[rank], base = this.memoryTop + rank * this.memoryPitch + h;
         ctx.fillStyle = style.lane;
@@ -221,7 +224,7 @@
         ctx.moveTo(this.x(0), base);
         let level = 0, lastX = -1e9, most = 0, mostAt = 0;
         for (let i = 0; i < curve.length; i += 2) {
-          const x = this.x(curve[i]), next = base - (h - 1) * (curve[i + 1] / peak);
+          const x = this.x(curve[i]), next = top(base, curve[i + 1]);
           if (curve[i + 1] > most) { most = curve[i + 1]; mostAt = curve[i]; }
           if (x > lastX + 0.5 || next < level) { ctx.lineTo(x, level || base); ctx.lineTo(x, next); lastX = x; }
           level = next;
@@ -233,7 +236,7 @@
         ctx.fill();
         if (h >= 18) {
           ctx.fillStyle = style.critical;
-          ctx.beginPath(); ctx.arc(this.x(mostAt), base - (h - 1) * (most / peak), 2.6, 0, 7); ctx.fill();
+          ctx.beginPath(); ctx.arc(this.x(mostAt), top(base, most), 2.6, 0, 7); ctx.fill();
         }
       }
     }
@@ -253,7 +256,8 @@
       if (!this.content.memory.length) return;
       ctx.textAlign = "left";
       ctx.font = "600 12px system-ui, Arial, sans-serif";
-      ctx.fillText("memory, scale to " + bytes(data.memoryPeak), GUTTER, this.memoryTop - 11);
+      const [low, high] = this.memoryRange;
+      ctx.fillText("memory, scale " + (low > 0 ? "from " + bytes(low) + " " : "") + "to " + bytes(high), GUTTER, this.memoryTop - 11);
     }
 
     drawStages(rank, y) {

@@ -144,6 +144,64 @@ TEST(RuntimeStep, FreesSentOutputsBeforeTheirBackward) {
   }
 }
 
+// A forward pass keeps two of its values for the backward pass, the inputs of both sines. One rank, because
+// thread ranks share their heap.
+TEST(RuntimeTimeline, MemoryRisesByKeptActivationsUntilTheirBackward) {
+  constexpr int microbatches = 4;
+  constexpr std::int64_t elements = 1 << 20;
+  constexpr double kept = 2.0 * elements * sizeof(float), slack = 1 << 16;
+  comm::run_thread_ranks(1, [&](comm::World& world) {
+    const auto owner = std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(1, 1).bias(false));
+    const auto module =
+        runtime::make_stage_module(owner, [owner](const value::Args& args, const value::Kwargs&) {
+          return runtime::StageResult((args[0].toTensor() * owner->weight).sin().sin());
+        });
+    runtime::PipelineOptions options;
+    options.loss = [](const at::Tensor& y, const at::Tensor&) { return y.sum(); };
+    options.return_outputs = false;
+    runtime::PipelineSchedule pipeline(runtime::PipelineStage(module, StageId(0), 1, at::kCPU, world.group()),
+                                       schedule::ScheduleKind::GPipe, microbatches, options);
+    const at::Tensor x = at::ones({microbatches, elements});
+    EXPECT_TRUE(pipeline.step({x}, x).timeline.memory.empty());
+    for (const bool wait : {true, false}) {
+      const runtime::StepResult result = pipeline.step({x}, x, {.wait = wait, .measure_memory = true});
+      const schedule::Timeline timeline = wait ? result.timeline : result.read_timeline();
+      const std::vector<schedule::TimedAction>& actions = timeline.ranks.at(0);
+      const std::vector<schedule::MemorySample>& memory = timeline.memory.at(0);
+      ASSERT_EQ(actions.size(), 2U * microbatches);
+      ASSERT_EQ(memory.size(), actions.size() + 1);
+      EXPECT_EQ(memory[0].time, 0);
+      for (std::size_t i = 0; i < actions.size(); ++i) {
+        SCOPED_TRACE(to_string(actions[i].action));
+        const bool forward = actions[i].action.kind() == schedule::ActionKind::Forward;
+        EXPECT_EQ(memory[i + 1].time, actions[i].end);
+        EXPECT_NEAR(static_cast<double>(memory[i + 1].bytes) - static_cast<double>(memory[i].bytes),
+                    forward ? kept : -kept, slack);
+      }
+    }
+  });
+}
+
+TEST(RuntimeTimeline, MeasuringMemoryChangesNoResult) {
+  std::vector<std::vector<at::Tensor>> losses;
+  for (const bool measured : {false, true}) {
+    comm::run_thread_ranks(2, [&](comm::World& world) {
+      const PipelineModel model = tied_transformer();
+      const auto module = model.make(2)[world.rank().index()];
+      runtime::PipelineSchedule pipeline(
+          runtime::PipelineStage(module, StageId(world.rank().value), 2, at::kCPU, world.group()),
+          schedule::ScheduleKind::ZB1P, 4, options_for(model, 2));
+      TestBatch batch = model.batch(8);
+      batch.options.measure_memory = measured;
+      const runtime::StepResult result = step_on(pipeline, batch);
+      CHECK_SAME(result.timeline.memory.size(), std::size_t{measured ? 2U : 0U});
+      if (world.rank().value == 1) losses.push_back(result.losses);
+    });
+  }
+  ASSERT_EQ(losses.size(), 2U);
+  for (std::size_t m = 0; m < losses[0].size(); ++m) EXPECT_TRUE(at::equal(losses[0][m], losses[1][m]));
+}
+
 TEST(RuntimeProfiles, AreMeansExcludingFirstSample) {
   schedule::Timeline timeline;
   const auto forward = [](int m) { return schedule::Action::forward(StageId(3), MicrobatchId(m)); };

@@ -255,7 +255,7 @@ TEST(ToolTrainOutputs, TimelineNamesRun) {
   EXPECT_THAT(slurp(dir / "t.html"),
               AllOf(HasSubstr("[\"model\",\"GPT of 2 layers"), HasSubstr("[\"step\",\"3\"]"),
                     HasSubstr("[\"date\",\"2"), HasSubstr("[\"topology\",\"2 pipeline ranks x 2 replicas\"]"),
-                    HasSubstr("[\"measured peak memory\",\"rank 0: "), HasSubstr(", rank 3: ")));
+                    HasSubstr("[\"peak resident memory of the run\",\"rank 0: "), HasSubstr(", rank 3: ")));
 }
 
 TEST(ToolTrainOutputs, RejectsInvalidLogPaths) {

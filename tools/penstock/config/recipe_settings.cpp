@@ -152,13 +152,15 @@ void RecipeSettings::declare(Settings& s, train::RunOptions& run) {
   s.add("--centered", run.optimizer.centered, "rmsprop: subtract the squared mean gradient");
   s.choice<LossKind>("--loss", loss,
                      named({LossKind::CrossEntropy, LossKind::Mse, LossKind::Bce, LossKind::L1}),
-                     "loss of an exported model");
-  s.add("--loss-scale", loss_scale, "initial loss scale of --precision fp16 and of models in float16, a power of two [65536]");
+                     "loss; the built-in GPT has only cross_entropy");
+  s.add("--loss-scale", loss_scale,
+        "initial loss scale of --precision fp16 and of models in float16, a power of two [65536]");
   s.add("--label-smoothing", label_smoothing, "label smoothing of cross_entropy");
   s.add("--class-dim", class_dim,
         "dim of the output with the classes of cross_entropy and bce, from 1: 1 for [N, C, H, W] [the last]");
   s.add("--class-weights", class_weights,
-        "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor");
+        "weights of the classes of cross_entropy and bce: numbers, or a .safetensors file with one tensor; "
+        "for the GPT, one per token of the vocabulary");
 }
 
 void RecipeSettings::resolve_optimizer(train::OptimizerOptions& options) {
@@ -202,7 +204,7 @@ void RecipeSettings::resolve_learning_rate(train::RunOptions& run, bool built_in
 
 void RecipeSettings::resolve(train::RunOptions& run, bool built_in) {
   resolve_optimizer(run.optimizer);
-  check_loss();
+  check_loss(built_in);
   if (built_in) check_loss_scale(run.precision, /*has_float16=*/false);
   resolve_loss_scale(run);
   if (run.parameter_dtype == train::ParameterDtype::Bfloat16 && run.precision == train::Precision::Float16)
@@ -224,8 +226,13 @@ void RecipeSettings::resolve_loss_scale(train::RunOptions& run) {
     throw UsageError("--loss-scale must be a power of two of at least 1", {}, "for example 65536");
 }
 
-void RecipeSettings::check_loss() const {
+void RecipeSettings::check_loss(bool built_in) const {
   using enum train::LossKind;
+  if (built_in && loss != CrossEntropy)
+    throw UsageError(str_cat("--loss ", to_string(loss),
+                             " does not apply to the built-in GPT: its target is the next token, which is a "
+                             "class of the vocabulary and not a number in the shape of its output"),
+                     {}, "leave it out, or give an exported model first: penstock train MODEL.pt2 --data …");
   if (!(label_smoothing >= 0 && label_smoothing <= 1))
     throw UsageError("--label-smoothing must be at least 0 and at most 1", {}, "for example 0.1");
   if (label_smoothing > 0 && loss != CrossEntropy)

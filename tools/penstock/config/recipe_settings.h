@@ -37,7 +37,7 @@ struct RecipeSettings {
 
   void declare(Settings& settings, train::RunOptions& run);
   //! Resolves all defaults except those of the learning rate. Throws UsageError for values that are invalid
-  //! or that do not apply to the chosen optimizer or loss.
+  //! or that do not apply to the model, or to the chosen optimizer or loss.
   void resolve(train::RunOptions& run, bool built_in);
   //! Throws UsageError if `--loss-scale` is given, but neither the precision nor the model is float16.
   void check_loss_scale(train::Precision precision, bool has_float16) const;
@@ -49,7 +49,7 @@ struct RecipeSettings {
  private:
   void resolve_optimizer(train::OptimizerOptions& options);
   void resolve_loss_scale(train::RunOptions& run);
-  void check_loss() const;
+  void check_loss(bool built_in) const;
 };
 
 //! Parses numbers, or reads the only tensor of a .safetensors file.

@@ -11,6 +11,7 @@
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
 #include <penstock/checkpoint/writer.h>
+#include <penstock/plan/schedule_choice.h>
 
 #include <algorithm>
 #include <array>
@@ -66,6 +67,7 @@ void TrainSettings::declare(Settings& s) {
   s.add("--schedule", schedule,
         "a schedule from penstock schedule --list, auto: generated for measured costs, or a file of penstock "
         "schedule or plan (FILE.csv)");
+  s.suggest("--schedule", plan::schedule_choice_names());
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");

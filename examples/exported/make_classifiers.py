@@ -1,9 +1,10 @@
 """Exports two classifiers, a small ResNet and a small BERT, with data to fine-tune them.
 
-Usage: python3 make_classifiers.py FOLDER. Writes resnet.pt2 and bert.pt2, and resnet.safetensors and bert.safetensors with a tensor for each
+Usage: ./dev python make_classifiers.py FOLDER. Writes resnet.pt2 and bert.pt2, and resnet.safetensors and bert.safetensors with a tensor for each
 argument of the model's forward and the classes `target`. examples/fine_tune.cpp trains them. Needs torch, numpy and safetensors.
 """
 import sys
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -95,7 +96,8 @@ def main():
     from safetensors.torch import save_file
 
     torch.manual_seed(1)
-    folder = sys.argv[1]
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     for name, model, data in (("resnet", ResNet(), image_data()), ("bert", Bert(dropout=0.1), text_data())):
         args = tuple(tensor[:8] for key, tensor in data.items() if key != "target")
         torch.export.save(export(model, args), f"{folder}/{name}.pt2")

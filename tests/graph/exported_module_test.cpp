@@ -8,6 +8,7 @@
 #include <penstock/graph/graph_module.h>
 #include <penstock/graph/graph_text.h>
 #include <penstock/graph/pt2.h>
+#include <penstock/graph/pt2_copy.h>
 #include <penstock/load_module.h>
 
 #include <gmock/gmock.h>
@@ -211,6 +212,45 @@ TEST(GraphExportedModule, RunsOnSeveralThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const at::Tensor& output : outputs) EXPECT_TRUE(same_bits(output, expected));
+}
+
+TEST(GraphExportedModule, RunsInInferenceMode) {
+  ExportedModule model = load_module(archive("convnet.pt2"));
+  model->eval();
+  const at::Tensor x = torch::linspace(-1, 1, 2 * 2 * 8 * 8).view({2, 2, 8, 8});
+  const at::Tensor expected = model(x);
+  EXPECT_TRUE(expected.requires_grad());
+  {
+    const torch::NoGradGuard no_grad;
+    const at::Tensor output = model(x);
+    EXPECT_FALSE(output.requires_grad());
+    EXPECT_TRUE(same_bits(output, expected));
+  }
+  const c10::InferenceMode inference;
+  const at::Tensor output = model(x);
+  EXPECT_TRUE(output.is_inference());
+  EXPECT_TRUE(same_bits(output, expected));
+}
+
+TEST(GraphExportedModule, TrainedWeightsGoToCopyOfArchive) {
+  const test::TempDir folder;
+  for (const std::string& file : {kTransformer, archive("convnet.pt2")}) {
+    ExportedModule model = load_module(file);
+    {
+      const torch::NoGradGuard no_grad;
+      for (at::Tensor& parameter : model->parameters()) parameter.add_(0.5);
+      for (at::Tensor& buffer : model->buffers()) buffer.add_(1);
+    }
+    const torch::OrderedDict<std::string, at::Tensor> state = model->state_dict();
+    copy_archive(file, folder / "trained.pt2", [&](const std::string& name) { return state[name]; });
+    const ExportedModule again = load_module(folder / "trained.pt2"), before = load_module(file);
+    const auto stored = again->state_dict(), old = before->state_dict();
+    ASSERT_EQ(stored.size(), state.size());
+    for (const auto& item : state) {
+      EXPECT_TRUE(same_bits(stored[item.key()], item.value())) << item.key();
+      EXPECT_FALSE(same_bits(old[item.key()], item.value())) << item.key();
+    }
+  }
 }
 
 TEST(GraphExportedModule, RejectsInvalidArgumentsWithReason) {

@@ -60,6 +60,37 @@ TEST_F(ProjectDev, PrintsInstallCommandWithoutRoot) {
   EXPECT_THAT(apt_log(), IsEmpty());
 }
 
+// The fast compiler is installed along with required packages, unless the user chose a compiler or apt lacks
+// it. Alone it is not required.
+TEST_F(ProjectDev, InstallCommandIncludesFastCompiler) {
+  stand_in("id", "echo 1000");
+  stand_in("apt-cache", "[ \"$*\" = 'show clang-19' ]");
+  const auto install = [](const std::string& packages) {
+    return HasSubstr("apt-get install -y --no-install-recommends " + packages + "'\n");
+  };
+  const auto without = [&](const std::string& packages) {
+    stand_in("dpkg-query",
+             "for p in \"$@\"; do case $p in -*|" + packages + ") ;; *) echo \"ii $p\";; esac; done");
+  };
+  without("ninja-build|clang-19");
+  for (const char* command : {"train", "test", "bench", "docs", "build"})
+    EXPECT_THAT(dev({command}, {"CXX="}).err, install("ninja-build clang-19")) << command;
+  EXPECT_THAT(dev({"build", "debug"}, {"CXX="}).err, install("ninja-build clang-19"));
+  EXPECT_THAT(dev({"build", "thread"}, {"CXX="}).err, install("ninja-build"));
+  EXPECT_THAT(dev({"test"}, {"CXX=g++"}).err, install("ninja-build"));
+  std::filesystem::create_directories(dir_ / "build/release");
+  std::ofstream(dir_ / "build/release/build.ninja").flush();  // configured before, with its compiler
+  EXPECT_THAT(dev({"test"}, {"CXX="}).err, install("ninja-build"));
+  std::filesystem::remove_all(dir_ / "build");
+  stand_in("apt-cache", "exit 100");
+  EXPECT_THAT(dev({"test"}, {"CXX="}).err, install("ninja-build"));
+  stand_in("apt-cache", "exit 0");
+  without("clang-19");
+  EXPECT_THAT(dev({"build"}, {"CXX=", "PENSTOCK_TORCH=" + dir_.path()}).err,
+              HasSubstr("has no share/cmake/Torch"));
+  EXPECT_THAT(apt_log(), IsEmpty());
+}
+
 TEST_F(ProjectDev, RootInstallsOnlyMissingPackages) {
   stand_in("id", "echo 0");
   // It then searches for libtorch and finds an invalid one.
@@ -356,6 +387,20 @@ TEST_F(ProjectDev, BuildsWithFastCompilerUnlessOneIsChosen) {
   EXPECT_THAT(configuration({"build", "thread"}, ""), Not(HasSubstr("COMPILER")));
 }
 
+TEST_F(ProjectDev, BuildsOnlyGivenTargets) {
+  stand_in("dpkg-query", "for p in \"$@\"; do echo \"ii $p\"; done");
+  stand_in("cmake", "exit 0");
+  stand_in("ninja", "echo \"$@\" >> " + (dir_ / "ninja.log"));
+  const auto built = [&](const std::vector<std::string>& words) {
+    std::filesystem::remove(dir_ / "ninja.log");
+    EXPECT_EQ(dev(words, {"PENSTOCK_JOBS=3"}).code, 0);
+    return slurp(dir_ / "ninja.log");
+  };
+  EXPECT_THAT(built({"build", "plan", "one_test", "other_test"}),
+              testing::EndsWith("-C build/plan -j 3 one_test other_test\n"));
+  EXPECT_THAT(built({"build", "plan"}), testing::EndsWith("-C build/plan -j 3\n"));
+}
+
 // A build of two steps, which ninja announces in the format that it is told.
 TEST_F(ProjectDev, BuildShowsStepsOnTerminal) {
   stand_in("ninja",
@@ -416,6 +461,7 @@ TEST_F(ProjectDev, BadUsageExitsWithTwo) {
   EXPECT_EQ(dev({"sanitize", "everything"}).code, 2);
   EXPECT_EQ(dev({"test", "--cpu", "abacus"}).code, 2);
   EXPECT_EQ(dev({"lint", "--everything"}).code, 2);
+  EXPECT_THAT(dev({"tidy", "--everything"}).err, HasSubstr("unknown argument '--everything' of lint"));
   EXPECT_EQ(dev({"help"}).code, 0);
   EXPECT_THAT(dev({"help"}).out, HasSubstr("usage: ./dev COMMAND"));
 }

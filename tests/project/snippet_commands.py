@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the commands of the documents that need libtorch, except for those of the README, which tests/tools/train/readme_example.sh runs.
+"""Runs the commands of the documents that need libtorch: those of `penstock`, `./dev python` and the examples that a page runs by
+themselves. tests/tools/train/readme_example.sh runs those of the README.
 
   snippet_commands.py BUILD [PAGE…]
 
@@ -7,6 +8,7 @@ The commands of a page run in its order, in a copy of a directory that has the m
 that a command does not give make it small. Exits with 77 if this Python lacks torch, numpy or safetensors.
 """
 
+import functools
 import os
 import re
 import shlex
@@ -58,8 +60,24 @@ def small(command):
     return " ".join([command, *(f"{name} {value}" for name, value in wanted.items() if name not in words)])
 
 
+def is_run(command):
+    return re.match(rf"penstock ({'|'.join(exempt.TORCH_COMMANDS)})\b|\./dev python |build/release/examples/", command)
+
+
+@functools.cache
+def torch_directory():
+    find = "import os, torch; print(os.path.dirname(torch.__file__))"
+    return subprocess.run([python_with_torch(), "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def python_with_torch():
+    return os.environ.get("PENSTOCK_PYTHON") or sys.executable
+
+
 def run(command, directory, build):
     environment = {**os.environ, "PATH": f"{build / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    if command.startswith("./dev "):
+        environment["PENSTOCK_TORCH"] = torch_directory()
     result = subprocess.run(["bash", "-c", small(command)], cwd=directory, env=environment, capture_output=True, text=True)
     return "" if result.returncode == 0 else f"`{command}` exits with {result.returncode}: {result.stderr.strip()}"
 
@@ -72,13 +90,15 @@ def commands_of(page):
         if block.language not in ("sh", "bash") or listed:
             continue
         for command in snippets.commands_of(block):
-            if re.match(rf"penstock ({'|'.join(exempt.TORCH_COMMANDS)})\b", command):
+            if is_run(command):
                 yield block, command
 
 
 def prepare(directory, build, python):
     (directory / "build").mkdir()
     os.symlink(build, directory / "build/release")
+    for name in ("dev", "examples"):
+        os.symlink(snippets.ROOT / name, directory / name)
     section = snippets.ROOT / "README.md"
     model, export = (b.text for b in snippets.blocks_of(section) if b.language == "python" and "penstock" not in b.text)
     subprocess.run([python, "-c", "\n".join([model, CAUSAL, export, FILES])], cwd=directory, check=True)
@@ -105,7 +125,7 @@ def run_page(page, prepared, build, seen):
 
 
 def main(build, *only):
-    python = os.environ.get("PENSTOCK_PYTHON") or sys.executable
+    python = python_with_torch()
     if subprocess.run([python, "-c", "import torch, numpy, safetensors"], capture_output=True).returncode != 0:
         print("this Python lacks torch, numpy or safetensors")
         return 77

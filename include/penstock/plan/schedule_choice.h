@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace penstock::plan {
 
@@ -23,6 +24,8 @@ inline bool is_auto(const ScheduleChoice& choice) {
 
 //! The name of the schedule, or `Auto`.
 std::string to_string(const ScheduleChoice& choice);
+//! The names of the built-in schedules, and `Auto`.
+std::vector<std::string> schedule_choice_names();
 //! Case-insensitive. Throws a UsageError that lists the known names.
 ScheduleChoice parse_schedule_choice(std::string_view name);
 

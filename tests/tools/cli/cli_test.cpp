@@ -43,10 +43,11 @@ TEST(ToolCli, VersionMatchesLibrary) {
 }
 
 TEST(ToolCli, HelpListsExitCodesAndEnvironment) {
-  EXPECT_THAT(test::penstock({"--help"}).out,
-              testing::AllOf(
-                  HasSubstr("\nExit code: 0 success, 1 failure or a negative result, 2 incorrect usage.\n"),
-                  HasSubstr("NO_COLOR"), HasSubstr("PENSTOCK_LOG")));
+  EXPECT_THAT(
+      test::penstock({"--help"}).out,
+      testing::AllOf(HasSubstr("\nExit code: 0 success, 1 failure or a negative result, 2 incorrect usage, "
+                               "130 or 143 stopped by Ctrl-C or SIGTERM.\n"),
+                     HasSubstr("NO_COLOR"), HasSubstr("PENSTOCK_LOG")));
 }
 
 TEST(ToolCli, EveryCommandHasHelpWithExample) {
@@ -118,7 +119,25 @@ TEST(ToolCompletion, OffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete({"schedule", "1F1B", "--as=s"}), "--as=svg\n");
   EXPECT_EQ(complete({"train", "--dry"}), "--dry-run\n");
   EXPECT_EQ(complete({"schedule", "--output", "x"}), "");  // the shell offers files
+  EXPECT_EQ(complete({"schedule", "1F1"}), "1F1B\n");
+  EXPECT_EQ(complete({"schedule", "1F1B", "Int"}), "");  // it takes one name
+  EXPECT_EQ(complete({"schedule", "--ranks", "4", "GP"}), "GPipe\n");
+  EXPECT_EQ(complete({"schedule", "--as", "=", "svg", "GP"}), "GPipe\n");  // --as=svg, split by bash
+  EXPECT_EQ(complete({"simulate", "1F1B", "a"}), "all\n");
+  EXPECT_EQ(complete({"train", "model.pt2", "--schedule", "Dual"}), "DualPipeV\n");
+  EXPECT_EQ(complete({"train", "--schedule=Au"}), "--schedule=Auto\n");
+  EXPECT_EQ(complete({"plan", "--schedules", "1F1B,Dual"}), "1F1B,DualPipeV\n");
+  EXPECT_EQ(complete({"eval", "--schedule", "GP"}), "GPipe\n");
+  EXPECT_EQ(complete({"checkpoint", ""}), "inspect\nverify\nconvert\n");
+  EXPECT_EQ(complete({"checkpoint", "verify", ""}), "");
+  EXPECT_EQ(complete({"help", "sch"}), "schedule\n");
+  EXPECT_EQ(complete({"he"}), "help\n");
+  EXPECT_EQ(complete({"--v"}), "--version\n");
+  EXPECT_EQ(complete({"-"}), "--help\n--version\n-h\n");
+  EXPECT_THAT(complete({"schedule", "-"}), testing::AllOf(HasSubstr("--output\n"), HasSubstr("\n-h\n-o\n")));
+  EXPECT_EQ(complete({"run", "--ranks", "2", "--", "program", "-"}), "");  // options of the program
   EXPECT_EQ(complete({"nothing", "--"}), "");
+  EXPECT_THAT(test::penstock({"completion", "bash", "--json"}).out, StartsWith("{\"script\":\"# Completion"));
 }
 
 TEST(ToolCli, DrawsPicturesOfDocuments) {

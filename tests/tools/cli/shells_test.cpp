@@ -40,6 +40,13 @@ TEST(ToolShells, BashCompletesCommandsOptionsValuesAndFiles) {
   EXPECT_EQ(complete("penstock schedule 1F1B --as s", 4), "svg\n");
   EXPECT_EQ(complete("penstock schedule 1F1B --as = s", 5), "svg\n");  // --as=s, split by readline
   EXPECT_EQ(complete("penstock completion ''", 2), "bash zsh fish\n");
+  EXPECT_EQ(complete("penstock schedule GP", 2), "GPipe\n");
+  EXPECT_EQ(complete("penstock train --schedule Dual", 3), "DualPipeV\n");
+  EXPECT_EQ(complete("penstock train --schedule = Dual", 4), "DualPipeV\n");
+  EXPECT_EQ(complete("penstock checkpoint ''", 2), "inspect verify convert\n");
+  EXPECT_EQ(complete("penstock help sch", 2), "schedule\n");
+  EXPECT_EQ(complete("penstock --v", 1), "--version\n");
+  EXPECT_THAT(complete("penstock schedule -", 2), HasSubstr(" -o"));
   EXPECT_EQ(complete("penstock validate zz", 2), "\n");
   EXPECT_EQ(
       run_program({"bash", "-c", "source <(penstock completion bash); complete -p penstock"}, {kPath}).out,
@@ -64,6 +71,12 @@ TEST(ToolShells, FishCompletesCommandsOptionsValuesAndFiles) {
   EXPECT_EQ(complete("penstock schedule 1F1B --as s"), "svg\n");
   EXPECT_EQ(complete("penstock schedule 1F1B --as=s"), "--as=svg\n");
   EXPECT_EQ(complete("penstock completion "), "bash\nfish\nzsh\n");
+  EXPECT_EQ(complete("penstock schedule GP"), "GPipe\n");
+  EXPECT_EQ(complete("penstock train --schedule Dual"), "DualPipeV\n");
+  EXPECT_EQ(complete("penstock checkpoint "), "convert\ninspect\nverify\n");
+  EXPECT_EQ(complete("penstock help sch"), "schedule\n");
+  EXPECT_EQ(complete("penstock --v"), "--version\n");
+  EXPECT_THAT(complete("penstock schedule -"), HasSubstr("-o\n"));
   EXPECT_THAT(complete("penstock validate zz"), HasSubstr("zz_model.csv"));
   EXPECT_THAT(complete("penstock "), AllOf(HasSubstr("train\n"), Not(HasSubstr("zz_model.csv"))));
 }
@@ -100,6 +113,11 @@ TEST(ToolShells, ZshCompletesCommandsOptionsValuesAndFiles) {
   EXPECT_EQ(complete("penstock schedule 1F1B --as s"), "penstock schedule 1F1B --as svg \n");
   EXPECT_EQ(complete("penstock schedule 1F1B --as=s"), "penstock schedule 1F1B --as=svg \n");
   EXPECT_EQ(complete("penstock completion b"), "penstock completion bash \n");
+  EXPECT_EQ(complete("penstock schedule GP"), "penstock schedule GPipe \n");
+  EXPECT_EQ(complete("penstock train --schedule Dual"), "penstock train --schedule DualPipeV \n");
+  EXPECT_EQ(complete("penstock checkpoint ver"), "penstock checkpoint verify \n");
+  EXPECT_EQ(complete("penstock help sch"), "penstock help schedule \n");
+  EXPECT_EQ(complete("penstock --v"), "penstock --version \n");
   EXPECT_EQ(complete("penstock validate zz"), "penstock validate zz_model.csv \n");
 }
 

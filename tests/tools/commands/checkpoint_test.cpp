@@ -184,7 +184,7 @@ TEST(ToolCheckpoint, ReportsErrors) {
   expect({"convert", dir.path()}, 2, "needs a target");
   expect({"convert", dir / "missing", dir / "b"}, 1, "cannot open");
   expect({"convert", kCheckpointTests + "make_files.py", dir / "b"}, 1, "safetensors file");
-  expect({"inspect", dir.path(), "more"}, 2, "takes one path");
+  expect({"inspect", dir.path(), "more"}, 2, "take one path");
 }
 
 TEST(ToolCheckpoint, PythonReadsConvertedFileAsStateDict) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace penstock::pipe {
 namespace {
@@ -42,6 +43,29 @@ TEST(ToolInspect, DrawsStagesAndTransfers) {
     EXPECT_GE(open, 0);
   }
   EXPECT_EQ(open, 0);
+}
+
+TEST(ToolInspect, ProfilesOperators) {
+  const std::string mlp = PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp";
+  const std::vector<std::string> words{PENSTOCK_TOOL, "inspect", mlp + ".pt2",        "--as",
+                                       "profile",     "--input", mlp + ".safetensors"};
+  const auto text = test::run_program(words);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, testing::ContainsRegex("linear .* @ "));
+  std::vector<std::string> as_json = words;
+  as_json.push_back("--json");
+  const auto profile = nlohmann::json::parse(test::run_program(as_json).out);
+  double seconds = 0, flops = 0;
+  for (const auto& node : profile.at("nodes")) {
+    seconds += node.at("seconds").get<double>();
+    flops += node.at("flops").get<double>();
+  }
+  EXPECT_GT(seconds, 0);
+  EXPECT_DOUBLE_EQ(seconds, profile.at("seconds").get<double>());
+  EXPECT_THAT(text.out, HasSubstr("all " + std::to_string(profile.at("nodes").size()) + " nodes: "));
+  const auto stages = nlohmann::json::parse(
+      test::run_program({PENSTOCK_TOOL, "inspect", mlp + ".pt2", "--stages", "1", "--json"}).out);
+  EXPECT_DOUBLE_EQ(flops, stages.at("stages").at(0).at("flops").get<double>());
 }
 
 TEST(ToolInspect, ReportsErrors) {

@@ -4,13 +4,6 @@
 set -euo pipefail
 penstock=$1 modules=$2
 here=$(dirname "$(readlink -f "$0")")
-command -v chromium >/dev/null || { echo "chromium is needed" >&2; exit 77; }
-command -v npm >/dev/null || { echo "npm is needed" >&2; exit 77; }
-mkdir -p "$modules"
-if [ ! -d "$modules/node_modules/playwright-core" ]; then
-  PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm install --silent --no-audit --no-fund --prefix "$modules" playwright-core ||
-    { echo "cannot install playwright-core" >&2; exit 77; }
-fi
-# Node looks for modules next to the script.
-cp "$here/page_browser_test.mjs" "$modules"
+. "$here/../../support/playwright.sh"
+playwright "$modules" "$here/page_browser_test.mjs"
 exec node "$modules/page_browser_test.mjs" "$penstock" "$modules/screenshots"

@@ -16,6 +16,35 @@
 #include <utility>
 
 namespace penstock::tool {
+namespace {
+
+//! The candidates that start with `word`, one per line, each after `prefix`.
+std::string matching(const std::vector<std::string>& candidates, const std::string& word,
+                     const std::string& prefix) {
+  std::string text;
+  for (const std::string& candidate : candidates) {
+    if (candidate.starts_with(word)) text += prefix + candidate + "\n";
+  }
+  return text;
+}
+
+//! bash passes `--as=s` as three words. Joins them again; the bool says whether it joined the last word.
+std::pair<std::vector<std::string>, bool> joined_at_equals(const std::vector<std::string>& words) {
+  std::vector<std::string> joined;
+  bool last = false;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    last = words[i] == "=" && i > 0 && words[i - 1].starts_with("--");
+    if (!last) {
+      joined.push_back(words[i]);
+      continue;
+    }
+    joined.back() += "=";
+    if (i + 1 < words.size()) joined.back() += words[++i];
+  }
+  return {joined, last};
+}
+
+}  // namespace
 
 struct Arguments::Parser {
   CLI::App app;
@@ -56,7 +85,52 @@ struct Arguments::Parser {
     }
   }
 
-  std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> choices;
+  static bool takes_value(const CLI::Option* option) {
+    return option != nullptr && option->get_items_expected_max() > 0;
+  }
+
+  //! What precedes the last word: the option whose value that word is, or null, and the number of positional
+  //! arguments.
+  std::pair<const CLI::Option*, int> before_last(const std::vector<std::string>& words) const {
+    const CLI::Option* option = nullptr;
+    int positionals = 0;
+    for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+      const bool is_value = option != nullptr;
+      option = nullptr;
+      if (is_value) continue;
+      if (words[i].size() > 1 && words[i].starts_with("-")) {
+        const CLI::Option* named = app.get_option_no_throw(words[i]);
+        if (takes_value(named)) option = named;
+        positionals += words[i] == "--" ? 1 : 0;  // begins the arguments of a program
+      } else {
+        ++positionals;
+      }
+    }
+    return {option, positionals};
+  }
+
+  //! The positional argument that takes the value with this index, or null.
+  const CLI::Option* positional(int index) const {
+    for (const CLI::Option* option : app.get_options()) {
+      if (!option->get_positional()) continue;
+      if (index < option->get_items_expected_max()) return option;
+      index -= option->get_items_expected_max();
+    }
+    return nullptr;
+  }
+
+  //! All spellings of the options, long ones first.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names, short_names;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) short_names.push_back("-" + name);
+    }
+    names.insert(names.end(), short_names.begin(), short_names.end());
+    return names;
+  }
+
+  std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> choices;  // for completion
   std::vector<std::pair<const CLI::Option*, bool>> numbers;  // the bool: whether fractions are allowed
   std::vector<std::function<void()>> finish_flags;           // called after parsing
 };
@@ -162,32 +236,31 @@ void Arguments::add_choice(const std::string& names, const std::vector<std::stri
   parser_->choices.emplace_back(option, choices);
 }
 
-std::string Arguments::completions(const std::vector<std::string>& words) const {
-  const auto from_end = [&](std::size_t i) { return i < words.size() ? words[words.size() - 1 - i] : ""; };
-  std::string word = from_end(0), name = from_end(1), prefix;
+void Arguments::suggest(const std::string& name, std::vector<std::string> values) {
+  parser_->choices.emplace_back(parser_->app.get_option(name), std::move(values));
+}
+
+std::string Arguments::completions(const std::vector<std::string>& given) const {
+  const auto [words, split] = joined_at_equals(given);
+  std::string word = words.empty() ? "" : words.back(), prefix;
+  const auto [option, positionals] = parser_->before_last(words);
+  if (parser_->app.get_positionals_at_end() && positionals > 0) return "";  // arguments of a program
+  const CLI::Option* completed = option != nullptr ? option : parser_->positional(positionals);
   if (const auto equals = word.find('='); word.starts_with("--") && equals != std::string::npos) {
-    name = word.substr(0, equals);  // --as=s
-    prefix = name + "=";
+    completed = parser_->app.get_option_no_throw(word.substr(0, equals));
+    if (!split) prefix = word.substr(0, equals + 1);
     word.erase(0, equals + 1);
-  } else if (name == "=") {  // bash passes --as=s as three words
-    name = from_end(2);
-  } else if (word == "=") {
-    word.clear();
+  } else if (option == nullptr && word.starts_with("-")) {
+    return matching(parser_->names(), word, "");
   }
-  const CLI::Option* option = name.starts_with("-") ? parser_->app.get_option_no_throw(name) : nullptr;
-  const bool is_value = option != nullptr && option->get_items_expected_max() > 0;
-  std::vector<std::string> candidates;
-  for (const auto& [choice, values] : parser_->choices) {
-    if (is_value ? choice == option : choice->get_positional()) candidates = values;
-  }
-  if (!is_value && word.starts_with("-")) {
-    for (const CLI::Option* known : parser_->app.get_options()) {
-      for (const std::string& known_name : known->get_lnames()) candidates.push_back("--" + known_name);
-    }
+  if (completed == nullptr) return "";
+  if (const auto comma = word.rfind(','); completed->get_delimiter() == ',' && comma != std::string::npos) {
+    prefix += word.substr(0, comma + 1);
+    word.erase(0, comma + 1);
   }
   std::string text;
-  for (const std::string& candidate : candidates) {
-    if (candidate.starts_with(word)) text += prefix + candidate + "\n";
+  for (const auto& [choice, values] : parser_->choices) {
+    if (choice == completed) text += matching(values, word, prefix);
   }
   return text;
 }

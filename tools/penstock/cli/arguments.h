@@ -72,6 +72,9 @@ class Arguments {
                [&target, choices](std::size_t i) { target = choices[i].second; });
   }
 
+  //! Values that completion offers for an option or positional argument, which takes other values too.
+  void suggest(const std::string& name, std::vector<std::string> values);
+
   //! Parses the arguments into the targets. Throws UsageError for invalid arguments and HelpPrinted after
   //! printing the help or completions.
   void parse();
@@ -88,8 +91,8 @@ class Arguments {
   void add_choice(const std::string& names, const std::vector<std::string>& choices,
                   const std::string& chosen, const std::string& help, Need need,
                   std::function<void(std::size_t)> take);
-  //! The completions of the last word in `words`, one per line. Empty if the shell should offer files.
-  std::string completions(const std::vector<std::string>& words) const;
+  //! The completions of the last word, one per line. Empty if the shell should offer files.
+  std::string completions(const std::vector<std::string>& given) const;
 
   const Command& command_;
   std::vector<std::string> args_;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 namespace penstock::tool {
@@ -21,18 +22,31 @@ int leave_open(std::FILE*) {
   return 0;
 }
 
+//! What to do if a file cannot be opened for writing.
+std::string hint_for(const std::string& path, int code) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (code == EISDIR) return "name a file in this directory";
+  if (code == ENOENT && !parent.empty()) return "create the directory " + quote(parent, 200) + " first";
+  return "check the permissions of the file and its directory, or choose another file";
+}
+
 File open_file(const std::string& path, std::FILE* standard, const char* mode) {
   if (path.empty() || path == "-") return {standard, leave_open};
   File file(std::fopen(path.c_str(), mode), std::fclose);
-  if (!file) throw UsageError("cannot open " + quote(path, 200) + ": " + std::strerror(errno));
-  return file;
+  if (file) return file;
+  const int code = errno;
+  throw UsageError("cannot open " + quote(path, 200) + ": " + std::strerror(code), {}, hint_for(path, code));
 }
 
 File open_regular(const std::string& path) {
   const RegularFile opened = open_regular_file(path);
-  if (opened.error != 0) throw UsageError("cannot open " + quote(path, 200) + ": " + opened.problem);
+  if (opened.error != 0)
+    throw UsageError("cannot open " + quote(path, 200) + ": " + opened.problem, {},
+                     "name a regular file, or - to read standard input");
   File file(fdopen(opened.descriptor, "rb"), std::fclose);
-  if (!file) throw UsageError("cannot open " + quote(path, 200) + ": " + std::strerror(errno));
+  if (!file)
+    throw UsageError("cannot open " + quote(path, 200) + ": " + std::strerror(errno), {},
+                     "check the file and the limits of this process");
   return file;
 }
 
@@ -64,7 +78,8 @@ std::string read_input(const std::string& path) {
   for (std::size_t n = 0; (n = std::fread(buffer.data(), 1, buffer.size(), file.get())) > 0;)
     text.append(buffer.data(), n);
   if (std::ferror(file.get()) != 0)
-    throw UsageError("cannot read " + quote(path, 200) + ": " + std::strerror(errno));
+    throw UsageError("cannot read " + quote(path, 200) + ": " + std::strerror(errno), {},
+                     "check the file and its disk");
   return text;
 }
 

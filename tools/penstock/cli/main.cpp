@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::tool {
@@ -32,7 +33,8 @@ std::string overview() {
   return text +
          "\n`penstock COMMAND --help` describes a command and shows an example; `penstock --version` prints "
          "the version.\n"
-         "Exit code: 0 success, 1 failure or a negative result, 2 incorrect usage.\n"
+         "Exit code: 0 success, 1 failure or a negative result, 2 incorrect usage, 130 or 143 stopped by "
+         "Ctrl-C or SIGTERM.\n"
          "Environment: NO_COLOR=1 disables colors; PENSTOCK_LOG=info|debug|trace prints the library's log.\n";
 }
 
@@ -44,19 +46,30 @@ const Command& command_named(const std::string& name) {
                    did_you_mean(name, names, "see penstock --help", "penstock "));
 }
 
+//! Whether the first word asks for help, of the tool or of the command that follows.
+bool is_help(std::string_view word) {
+  return word == "--help" || word == "-h" || word == "help";
+}
+
 int run(std::vector<std::string> args);
 
 //! Completes the last of the words that follow `penstock`.
 int complete(std::vector<std::string> words) {
-  if (words.size() > 1) {
+  const bool help = words.size() == 2 && is_help(words.front());
+  if (words.size() > 1 && !help) {
     const std::string name = words.front();
     words.front() = kCompleteWord;
     words.insert(words.begin(), name);
     return find_command(name) == nullptr ? 0 : run(std::move(words));
   }
+  std::vector<std::string_view> candidates;
+  for (const Command& command : commands()) candidates.push_back(command.name);
+  if (!help) candidates.insert(candidates.end(), {"help", "--help", "--version", "-h"});
+  const std::string word = words.empty() ? "" : words.back();
   std::string text;
-  for (const Command& command : commands()) {
-    if (words.empty() || command.name.starts_with(words.front())) text += std::string(command.name) + "\n";
+  for (const std::string_view candidate : candidates) {
+    const bool is_option = candidate.starts_with("-");
+    if (candidate.starts_with(word) && (!is_option || !word.empty())) text += std::string(candidate) + "\n";
   }
   print(text);
   return 0;
@@ -80,7 +93,7 @@ int run(std::vector<std::string> args) {
   const std::string first = args.front();
   args.erase(args.begin());
   if (first == "--version") return print_version(args);
-  if (first == "--help" || first == "-h" || first == "help") {
+  if (is_help(first)) {
     if (args.empty()) {
       print(overview());
       return 0;

@@ -167,9 +167,14 @@ int verify(const std::string& path, bool as_json) {
 }  // namespace
 
 int checkpoint_command(Arguments& arguments) {
-  std::string action, path;
+  enum class Action { Inspect, Verify, Convert };
+  Action action = Action::Inspect;
+  std::string path;
   Conversion request;
-  arguments.positional("ACTION", action, "inspect, verify or convert");
+  arguments.choice<Action>(
+      "ACTION", action,
+      {{"inspect", Action::Inspect}, {"verify", Action::Verify}, {"convert", Action::Convert}},
+      "inspect, verify or convert", Arguments::Need::Required);
   arguments.positional(
       "PATH", path,
       "a checkpoint, or a directory of checkpoints (inspect and convert use the newest); convert: also "
@@ -196,16 +201,19 @@ int checkpoint_command(Arguments& arguments) {
                  "convert: include optimizer state and notes, not only the model");
   arguments.flag("--force", request.force, "convert: overwrite an existing file or checkpoint");
   arguments.parse();
-  if (action != "convert" && !request.to.empty())
-    throw UsageError("checkpoint " + action + " takes one path");
-  if (action == "inspect") return inspect(path, arguments.json());
-  if (action == "verify") return verify(path, arguments.json());
-  if (action == "convert") {
-    request.from = path;
-    return convert_checkpoint(request, arguments.json());
+  if (action != Action::Convert && !request.to.empty())
+    throw UsageError("checkpoint inspect and verify take one path, not also " + quote(request.to, 200), {},
+                     "use checkpoint convert to write a file");
+  switch (action) {
+    case Action::Inspect:
+      return inspect(path, arguments.json());
+    case Action::Verify:
+      return verify(path, arguments.json());
+    case Action::Convert:
+      break;
   }
-  throw UsageError("unknown checkpoint action " + quote(action), {},
-                   did_you_mean(action, {"inspect", "verify", "convert"}, "use inspect, verify or convert"));
+  request.from = path;
+  return convert_checkpoint(request, arguments.json());
 }
 
 }  // namespace penstock::tool

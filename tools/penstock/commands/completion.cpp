@@ -1,5 +1,6 @@
 // `penstock completion`: prints a script that completes commands, options and their values in a shell. The
 // script asks `penstock __complete WORDS…`, so it never becomes outdated.
+#include "base/json.h"
 #include "cli/arguments.h"
 #include "commands/commands.h"
 
@@ -45,6 +46,18 @@ end
 complete --command penstock --no-files --arguments '(__penstock_complete)'
 )";
 
+std::string script_of(Shell shell) {
+  switch (shell) {
+    case Shell::Bash:
+      return kBashScript;
+    case Shell::Zsh:
+      return kZshScript;
+    case Shell::Fish:
+      return kFishScript;
+  }
+  return "";
+}
+
 }  // namespace
 
 int completion_command(Arguments& arguments) {
@@ -52,17 +65,13 @@ int completion_command(Arguments& arguments) {
   arguments.choice<Shell>("SHELL", shell, {{"bash", Shell::Bash}, {"zsh", Shell::Zsh}, {"fish", Shell::Fish}},
                           "bash, zsh or fish", Arguments::Need::Required);
   arguments.parse();
-  switch (shell) {
-    case Shell::Bash:
-      print(kBashScript);
-      break;
-    case Shell::Zsh:
-      print(kZshScript);
-      break;
-    case Shell::Fish:
-      print(kFishScript);
-      break;
+  const std::string script = script_of(shell);
+  if (!arguments.json()) {
+    print(script);
+    return 0;
   }
+  JsonWriter json;
+  print(json.begin_object().field("script", script).end_object().text() + "\n");
   return 0;
 }
 

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 
 namespace penstock::tool {
 namespace {
@@ -137,10 +138,24 @@ std::vector<c10::IValue> example_of(const graph::Graph& graph, const std::string
   return data.example(data.microbatches_for(graph, std::nullopt, 1));
 }
 
-std::string profile_of(const OpenedModel& model, const std::string& input) {
+//! The times of all nodes, in their order in the graph.
+std::string profile_json(const graph::Graph& graph, const std::vector<double>& seconds) {
+  JsonWriter json;
+  json.begin_object().key("nodes").begin_array();
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const graph::Node& node = graph.nodes[i];
+    json.begin_object().field("operator", node.name()).field("module", node.module);
+    json.field("seconds", seconds[i]).field("flops", node_flops(graph, node)).end_object();
+  }
+  json.end_array().field("seconds", std::accumulate(seconds.begin(), seconds.end(), 0.0)).end_object();
+  return json.text() + "\n";
+}
+
+std::string profile_of(const OpenedModel& model, const std::string& input, bool as_json) {
   at::set_num_threads(1);
   const graph::GraphModule module(model.graph, model.source(model.graph.slots));
-  return profile_text(model.graph, profile_nodes(module, example_of(model.graph, input)));
+  const std::vector<double> seconds = profile_nodes(module, example_of(model.graph, input));
+  return as_json ? profile_json(model.graph, seconds) : profile_text(model.graph, seconds);
 }
 
 }  // namespace
@@ -175,7 +190,7 @@ int inspect_command(Arguments& arguments) {
                      "pass a safetensors file with --input");
   const OpenedModel model = open_with_weights(file, checkpoint, input, read_renames(renames));
   if (format == InspectFormat::Profile) {
-    write_output(output, profile_of(model, input));
+    write_output(output, profile_of(model, input, arguments.json()));
     return 0;
   }
   std::vector<c10::IValue> example;

@@ -7,6 +7,7 @@
 #include "config/train_settings.h"
 
 #include <penstock/base/error.h>
+#include <penstock/schedule/generate.h>
 
 namespace penstock::tool {
 
@@ -41,6 +42,7 @@ void RankOptions::declare(Arguments& arguments, const std::string& default_sched
   arguments.option("--tp", rank_request.tp, "tensor-parallel ranks; they shard the layers of a stage");
   arguments.option("--dp", rank_request.dp, "data-parallel ranks; they divide the examples");
   arguments.option("--schedule", schedule, "schedule name; see penstock schedule --list");
+  arguments.suggest("--schedule", schedule::schedule_names());
   arguments.option("--stages-per-rank", stages_per_rank, "stages per rank");
   arguments.option("--microbatches", microbatches, "number of microbatches that the examples are split into");
   arguments.option("--backend", backend, kBackendHelp);

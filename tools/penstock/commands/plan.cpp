@@ -238,6 +238,7 @@ int plan_command(Arguments& arguments) {
   arguments.option("--memory-cap", cap, "memory limit per rank: 16GiB");
   arguments.option("--stages-per-rank", stages_per_rank, "counts to try: 1,2 (default: 1 to 4)");
   arguments.option("--schedules", schedules, "schedules to try: 1F1B,ZB1P,Auto (default: all)");
+  arguments.suggest("--schedules", plan::schedule_choice_names());
   arguments.flag("--no-recomputation", no_recomputation, "do not try activation recomputation");
   arguments.choice("--send-mode", options.send_mode, send_mode_choices(), "how the transport treats a send");
   arguments.option("--top", top, "number of rows to show; 0: all");

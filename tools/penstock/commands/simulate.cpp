@@ -7,9 +7,11 @@
 #include "view/quantity_text.h"
 
 #include <penstock/base/error.h>
+#include <penstock/plan/schedule_choice.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace penstock::tool {
 namespace {
@@ -165,6 +167,9 @@ int simulate_command(Arguments& arguments) {
       "NAME|FILE.csv", names,
       "schedule names (Interleaved1F1B:2 has 2 stages per rank; all: every schedule), or schedule "
       "files (compute-only or lowered)");
+  std::vector<std::string> suggested = plan::schedule_choice_names();
+  suggested.emplace_back("all");
+  arguments.suggest("NAME|FILE.csv", std::move(suggested));
   shape.declare_shared(arguments);
   arguments.option(
       "--microbatches", microbatches,

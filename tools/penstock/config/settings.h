@@ -72,6 +72,11 @@ class Settings {
                         }});
   }
 
+  //! Values that completion offers for an option, which takes other values too.
+  void suggest(const std::string& name, std::vector<std::string> values) {
+    arguments_.suggest(name, std::move(values));
+  }
+
   //! Reads the file and sets every option that was not given on the command line. Call after
   //! `Arguments::parse`.
   void read(const std::string& path);

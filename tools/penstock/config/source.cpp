@@ -21,11 +21,6 @@ namespace {
 
 constexpr std::int64_t kMaxForwards = 50'000'000;  //!< forward passes; lowered, such a table takes several GB
 
-std::int64_t required(const std::optional<std::int64_t>& given, const char* option) {
-  if (!given) throw UsageError(str_cat("a named schedule needs ", option));
-  return *given;
-}
-
 int microbatch_count(std::int64_t given) {
   return count_option(given, "--microbatches", schedule::kMaxMicrobatches);
 }
@@ -55,6 +50,12 @@ std::optional<std::uint64_t> ShapeOptions::cap() const {
   return static_cast<std::uint64_t>(std::llround(parse_bytes(memory_cap)));
 }
 
+std::int64_t required(const std::optional<std::int64_t>& given, const std::string& option) {
+  if (!given)
+    throw UsageError("a named schedule needs " + option, {}, "for example --ranks 4 --microbatches 8");
+  return *given;
+}
+
 std::vector<std::pair<std::string, schedule::SendMode>> send_mode_choices() {
   std::vector<std::pair<std::string, schedule::SendMode>> choices;
   for (const schedule::SendMode mode : schedule::kSendModes) choices.emplace_back(to_string(mode), mode);
@@ -81,7 +82,7 @@ schedule::Schedule named_schedule(const std::string& name, const ShapeOptions& o
   if (static_cast<std::int64_t>(shape.num_stages()) * microbatches > kMaxForwards) {
     throw UsageError(
         str_cat("a table of ", shape.num_stages(), " stages x ", microbatches, " microbatches is too large"),
-        {}, "use penstock schedule --rank R to print the row of one rank");
+        {}, "penstock schedule --rank R, without --lowered, prints the row of one rank");
   }
   if (kind != nullptr) return make_schedule(*kind, shape);
   const auto style = schedule::PlacementStyle::Loop;

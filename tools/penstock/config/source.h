@@ -34,6 +34,9 @@ struct ShapeOptions {
   std::optional<std::uint64_t> cap() const;
 };
 
+//! Returns a count that a named schedule cannot do without. Throws UsageError if it was not given.
+std::int64_t required(const std::optional<std::int64_t>& given, const std::string& option);
+
 //! The choices of `--send-mode`.
 std::vector<std::pair<std::string, schedule::SendMode>> send_mode_choices();
 

@@ -12,6 +12,7 @@
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/error.h>
 #include <penstock/checkpoint/writer.h>
+#include <penstock/plan/schedule_choice.h>
 
 #include <algorithm>
 #include <array>
@@ -67,6 +68,7 @@ void TrainSettings::declare(Settings& s) {
   s.add("--schedule", schedule,
         "a schedule that penstock schedule --list names, auto (generated for measured costs), or a schedule "
         "file (FILE.csv)");
+  s.suggest("--schedule", plan::schedule_choice_names());
   s.add("--stages-per-rank", stages_per_rank, "stages per rank [2 for V-shaped schedules, else 1]");
   s.add("--stages", stages, "total number of stages, instead of --stages-per-rank");
   s.add("--microbatches", microbatches, "microbatches per step and replica [4]");

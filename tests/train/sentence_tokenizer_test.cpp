@@ -1,6 +1,5 @@
 // Tokenizers in the style of SentencePiece, whose texts are not divided into words: compared with merging
 // one pair at a time, and by hand.
-#include "support/error_message.h"
 #include "train/small_tokenizers.h"
 
 #include <gmock/gmock.h>

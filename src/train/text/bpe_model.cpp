@@ -4,7 +4,6 @@
 #include "train/text/split_pattern.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace penstock::train {
 namespace {

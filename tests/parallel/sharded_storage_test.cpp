@@ -154,7 +154,7 @@ TEST(ParallelShardedStorage, KeepsMasterWeightsOfTrainedParameters) {
       CHECK_THAT(at::equal(layer->weight, dense->weight));
       std::vector<at::Tensor> tensors = layer->parameters();
       for (const parallel::ShardedParameter& item : sharded.shards()) tensors.push_back(item.shard);
-      if (storage == ParameterStorage::Copy) CHECK_SAME(stored_bytes(tensors), 12 * (2 + 4) + 4 * 2);
+      if (storage == ParameterStorage::Copy) CHECK_SAME(stored_bytes(tensors), std::uint64_t{12 * (2 + 4) + 4 * 2});
     });
   }
 }

@@ -43,21 +43,21 @@ std::size_t loss_leaf(const graph::Graph& graph, const std::optional<std::string
 struct Archive {
   ArchiveOptions options;
   std::shared_ptr<const graph::Pt2Archive> file;
-  std::shared_ptr<const graph::Graph> base{};     // that of the file, in the dtype of the options
+  std::shared_ptr<const graph::Graph> original{};  // without adapters, in the dtype of the options
   std::set<at::ScalarType> converts{};            // the dtypes that are converted to it
   std::shared_ptr<const AdaptedGraph> adapted{};  // null without LoRA
 
-  const graph::Graph& graph() const { return adapted ? adapted->graph : *base; }
+  const graph::Graph& graph() const { return adapted ? adapted->graph : *original; }
   const Lora* lora() const { return adapted ? &adapted->lora : nullptr; }
   bool is_adapter(const std::string& name) const { return adapted && adapted->is_adapter(name); }
 
-  void set_base() {
-    base = {file, &file->graph()};
+  void set_original() {
+    original = {file, &file->graph()};
     if (!options.dtype) return;
-    converts = reduced_parameter_dtypes(*base);
+    converts = reduced_parameter_dtypes(*original);
     converts.erase(*options.dtype);
     for (const at::ScalarType from : converts)
-      base = std::make_shared<const graph::Graph>(convert_dtype(*base, from, *options.dtype));
+      original = std::make_shared<const graph::Graph>(convert_dtype(*original, from, *options.dtype));
     // The checksum of the base is that of the archive.
     if (options.lora && !converts.empty())
       throw UsageError("the dtype of a model with LoRA cannot be converted", {},
@@ -347,8 +347,8 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   ArchiveModel result;
   result.archive = std::make_shared<const graph::Pt2Archive>(options.file.string());
   Archive shared{options, result.archive};
-  shared.set_base();
-  const graph::Graph& graph = *shared.base;
+  shared.set_original();
+  const graph::Graph& graph = *shared.original;
   std::size_t positional = graph.inputs.size();
   if (graph.input_structure.children.size() == 2) {
     check_flat(graph.input_structure.children[0]);
@@ -374,7 +374,7 @@ ArchiveModel archive_model(const ArchiveOptions& options) {
   }
   if (options.lora) shared.adapted = std::make_shared<const AdaptedGraph>(add_adapters(graph, *options.lora));
   result.graph = options.lora ? std::shared_ptr<const graph::Graph>(shared.adapted, &shared.adapted->graph)
-                              : shared.base;
+                              : shared.original;
   result.model = std::make_unique<ArchivedModel>(std::move(shared));
   return result;
 }

@@ -16,21 +16,21 @@
 namespace penstock::train {
 namespace {
 
-struct PythonStep {
+struct NormStep {
   double loss = 0, validation = 0;
 };
 
-std::map<std::string, std::vector<PythonStep>> python_steps() {
+std::map<std::string, std::vector<NormStep>> norm_steps() {
   std::ifstream file(recipe_file("batch_norm.txt"));
-  std::map<std::string, std::vector<PythonStep>> steps;
+  std::map<std::string, std::vector<NormStep>> steps;
   std::string recipe;
   std::int64_t step = 0;
-  PythonStep one;
+  NormStep one;
   while (file >> recipe >> step >> one.loss >> one.validation) steps[recipe].push_back(one);
   return steps;
 }
 
-std::string recipe_of(const Layout& layout) {
+std::string norm_recipe(const Layout& layout) {
   return "dp" + std::to_string(layout.parallel.dp) + "_a" + std::to_string(layout.accumulate) + "_m" +
          std::to_string(layout.parallel.microbatches);
 }
@@ -41,7 +41,7 @@ class Evaluations : public Observer {
   std::map<std::int64_t, double> all;
 };
 
-RunOptions options_for(const Layout& layout) {
+RunOptions norm_options(const Layout& layout) {
   RunOptions options;
   options.parallel = layout.parallel;
   options.accumulate = layout.accumulate;
@@ -63,16 +63,16 @@ void expect_near(double value, double expected, const std::string& what) {
 
 TEST(TrainBatchNorm, MatchesPythonInEveryTopology) {
   at::set_num_threads(1);
-  const auto expected = python_steps();
+  const auto expected = norm_steps();
   const auto statistics = checkpoint::load_safetensors(recipe_file("batch_norm.safetensors"));
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(text_of(layout));
     const test::TempDir dir;
-    RunOptions options = options_for(layout);
+    RunOptions options = norm_options(layout);
     options.checkpoint.directory = dir / "c";
     Evaluations evaluations;
     const RunResult result = train_residual(options, evaluations);
-    const std::vector<PythonStep>& python = expected.at(recipe_of(layout));
+    const std::vector<NormStep>& python = expected.at(norm_recipe(layout));
     ASSERT_EQ(result.losses.size(), python.size());
     for (std::size_t i = 0; i < python.size(); ++i) {
       const auto step = static_cast<std::int64_t>(i) + 1;
@@ -84,7 +84,7 @@ TEST(TrainBatchNorm, MatchesPythonInEveryTopology) {
     for (const checkpoint::StoredTensor& tensor : saved.tensors()) {
       if (tensor.kind != checkpoint::PieceKind::Buffer) continue;
       ++compared;
-      EXPECT_TRUE(at::allclose(saved.read(tensor.name), statistics.at(recipe_of(layout) + "/" + tensor.name),
+      EXPECT_TRUE(at::allclose(saved.read(tensor.name), statistics.at(norm_recipe(layout) + "/" + tensor.name),
                                1e-3, 1e-4))
           << tensor.name;
     }
@@ -104,7 +104,7 @@ TEST(TrainBatchNorm, ResumedRunsAreBitwiseEqual) {
   for (const Layout& layout : layouts()) {
     SCOPED_TRACE(text_of(layout));
     const test::TempDir dir;
-    RunOptions options = options_for(layout);
+    RunOptions options = norm_options(layout);
     options.checkpoint.directory = dir / "complete";
     Evaluations expected, resumed;
     const RunResult complete = train_residual(options, expected);

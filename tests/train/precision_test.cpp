@@ -382,8 +382,8 @@ TEST(TrainReducedArchive, ResumesFromOtherDtypes) {
   ArchiveRun converted = kBfloat16Model;
   converted.archive.dtype = at::kFloat;
   const std::vector<double> complete = train_archive(converted, options).losses;
-  std::filesystem::remove_all(dir / "c" / checkpoint::checkpoint_name(8));
-  std::filesystem::remove_all(dir / "c" / checkpoint::checkpoint_name(12));
+  std::filesystem::remove_all(dir / ("c/" + checkpoint::checkpoint_name(8)));
+  std::filesystem::remove_all(dir / ("c/" + checkpoint::checkpoint_name(12)));
   options.checkpoint.resume = true;
   const RunResult resumed = train_archive(kBfloat16Model, options);
   ASSERT_EQ(resumed.first_step, 5);

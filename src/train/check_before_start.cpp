@@ -110,8 +110,7 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
   check_same_adapters(adapter_note(*checkpoint), adapter_note_of(model, options.init));
   add_optimizer_states(pieces, state.unused, options.optimizer, parameter_groups(model, options.parameters));
   const checkpoint::LoadReport report = checkpoint->compare(
-      pieces,
-      {.allow_missing = true, .allow_extra = true, .allow_reshaped = true, .convert_dtypes = true});
+      pieces, {.allow_missing = true, .allow_extra = true, .allow_reshaped = true, .convert_dtypes = true});
   std::vector<std::string> parts;
   add_titles(parts, "missing in the checkpoint", report.missing);
   add_titles(parts, "not in the model or optimizer", report.extra);

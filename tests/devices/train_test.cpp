@@ -411,7 +411,8 @@ TEST_F(DevicesTrainer, TrainsExportedModels) {
 
 // Replicas exchange running means without a wait of the host.
 TEST_F(DevicesTrainer, HostSyncsPerStepAreBoundedWithBuffers) {
-  RunOptions options = archive_options({.dp = 2, .schedule = schedule::ScheduleKind::GPipe, .microbatches = 2});
+  RunOptions options =
+      archive_options({.dp = 2, .schedule = schedule::ScheduleKind::GPipe, .microbatches = 2});
   options.log_every = 100;
   expect_syncs_at_most(0, options, [](const RunOptions& run_options, const HookFactory& hook) {
     archive_losses(c10::kCUDA, "norm", {.loss = train::LossKind::Mse}, run_options, hook);

@@ -84,8 +84,8 @@ TEST(TrainBatchNorm, MatchesPythonInEveryTopology) {
     for (const checkpoint::StoredTensor& tensor : saved.tensors()) {
       if (tensor.kind != checkpoint::PieceKind::Buffer) continue;
       ++compared;
-      EXPECT_TRUE(at::allclose(saved.read(tensor.name), statistics.at(norm_recipe(layout) + "/" + tensor.name),
-                               1e-3, 1e-4))
+      EXPECT_TRUE(at::allclose(saved.read(tensor.name),
+                               statistics.at(norm_recipe(layout) + "/" + tensor.name), 1e-3, 1e-4))
           << tensor.name;
     }
     EXPECT_EQ(compared, 15U);

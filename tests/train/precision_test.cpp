@@ -66,8 +66,7 @@ const ArchiveRun kFloat16Model{.model = "language_fp16", .data = "language"};
 
 // The recipe of a layout: Python splits the batch into the same parts.
 std::string in_parts(const std::string& recipe, const Layout& layout) {
-  return recipe + "_" +
-         std::to_string(layout.parallel.microbatches * layout.parallel.dp * layout.accumulate);
+  return recipe + "_" + std::to_string(layout.parallel.microbatches * layout.parallel.dp * layout.accumulate);
 }
 
 class Records : public Observer {
@@ -84,8 +83,7 @@ void expect_losses(const std::vector<double>& losses, const std::vector<PythonSt
                    const std::string& optimizer) {
   ASSERT_EQ(losses.size(), python.size());
   for (std::size_t i = 0; i < python.size(); ++i)
-    EXPECT_NEAR(losses[i], python[i].loss,
-                (i < 4 || optimizer == "adamw" ? 0x1p-8 : 0x1p-5) * python[i].loss)
+    EXPECT_NEAR(losses[i], python[i].loss, (i < 4 || optimizer == "adamw" ? 0x1p-8 : 0x1p-5) * python[i].loss)
         << "step " << i + 1;
 }
 
@@ -397,7 +395,8 @@ struct DtypesHook : RankHook {
   void on_phase(RunPhase phase, const RankState& state) override {
     if (phase != RunPhase::Update) return;
     for (const auto& [index, stage] : state.stages)
-      for (const value::NamedTensor& item : stage->parameters()) dtypes[item.name] = item.tensor.scalar_type();
+      for (const value::NamedTensor& item : stage->parameters())
+        dtypes[item.name] = item.tensor.scalar_type();
   }
   std::map<std::string, at::ScalarType>& dtypes;
 };

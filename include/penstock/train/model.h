@@ -50,8 +50,8 @@ struct ModelState {
   //! With LoRA, the tensors that do not change: checkpoints leave them out.
   std::set<std::string> base{};
   std::set<std::string> adapters{};  //!< with LoRA, the parameters that it adds to the model
-  //! The buffers that a training step changes, such as running statistics, by their names in the stages. After
-  //! each step, replicas take them from the first replica. nullopt: every buffer may change.
+  //! The buffers that a training step changes, such as running statistics, by their names in the stages.
+  //! After each step, replicas take them from the first replica. nullopt: every buffer may change.
   std::optional<std::set<std::string>> changing_buffers{};
 };
 

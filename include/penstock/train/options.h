@@ -116,9 +116,9 @@ struct OptimizerOptions {
   bool centered = false;           //!< RmsProp: subtract the squared mean gradient
 };
 
-//! The loss scale of Precision::Float16, and of models with float16 parameters. Gradients are computed for the loss times the scale, and divided by
-//! it afterwards. If a gradient overflows on any rank, all ranks skip the update and the scale is halved. It
-//! doubles after `growth_interval` updates without an overflow.
+//! The loss scale of Precision::Float16, and of models with float16 parameters. Gradients are computed for
+//! the loss times the scale, and divided by it afterwards. If a gradient overflows on any rank, all ranks
+//! skip the update and the scale is halved. It doubles after `growth_interval` updates without an overflow.
 struct LossScaleOptions {
   double initial = 65536;  //!< a power of two
   std::int64_t growth_interval = 2000;

@@ -33,8 +33,8 @@ Graph eval_graph(const Graph& graph);
 //! The reduced dtypes (bfloat16, float16) of the parameters.
 std::set<at::ScalarType> reduced_parameter_dtypes(const Graph& graph);
 
-//! Returns the graph with `to` for every value and every dtype argument that is `from`. The caller converts the
-//! tensors of the slots. Autocast regions keep their dtype.
+//! Returns the graph with `to` for every value and every dtype argument that is `from`. The caller converts
+//! the tensors of the slots. Autocast regions keep their dtype.
 Graph convert_dtype(const Graph& graph, at::ScalarType from, at::ScalarType to);
 
 //! Sets the sizes and dtype of every value for the given inputs (one per graph input; by default the sizes

@@ -172,7 +172,8 @@ class Compiler {
     program.steps.push_back(step);
   }
 
-  //! Export records the dtypes of tensors as assertions. They do not hold with autocast or converted parameters.
+  //! Export records the dtypes of tensors as assertions. They do not hold with autocast or converted
+  //! parameters.
   static bool is_recorded_dtype(const Node& node, std::size_t arg) {
     return node.op && enum_kind(node.op->schema().arguments()[arg]) == EnumKind::Dtype &&
            node.op->operator_name().name == "aten::_assert_tensor_metadata";

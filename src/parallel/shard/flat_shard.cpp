@@ -200,8 +200,7 @@ void FlatShard::collect(std::size_t index) {
 
 void FlatShard::start_reduce() {
   const at::NoGradGuard no_grad;
-  if (!grads_.defined())
-    grads_ = at::zeros_like(full_, full_.options().dtype(grad_type_));
+  if (!grads_.defined()) grads_ = at::zeros_like(full_, full_.options().dtype(grad_type_));
   for (const Entry& entry : entries_) {
     if (!entry.present) grads_.narrow(0, entry.offset, entry.elements).zero_();
   }

@@ -89,7 +89,7 @@ class FlatShard {
   bool keeps_parameters_ = false;  //!< the full buffer stays filled
   at::ScalarType grad_type_;       //!< in which gradients are accumulated and reduced
   at::Tensor shard_;               //!< this rank's shard, with padding
-  at::Tensor full_;   //!< the full buffer, in `compute_as`; its storage may be freed and reallocated
+  at::Tensor full_;  //!< the full buffer, in `compute_as`; its storage may be freed and reallocated
   bool shard_in_full_ = false;  //!< the shard is a part of the full buffer
   bool gathered_ = false;
   std::uint64_t gathered_version_ = 0;

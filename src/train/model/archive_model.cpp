@@ -47,9 +47,9 @@ struct Archive {
   ArchiveOptions options;
   std::shared_ptr<const graph::Pt2Archive> file;
   std::shared_ptr<const graph::Graph> original{};  // without adapters, in the dtype of the options
-  std::set<at::ScalarType> converts{};            // the dtypes that are converted to it
-  std::optional<LabelInput> labels{};             // of a loss that the model computes as a mean over them
-  std::shared_ptr<const AdaptedGraph> adapted{};  // null without LoRA
+  std::set<at::ScalarType> converts{};             // the dtypes that are converted to it
+  std::optional<LabelInput> labels{};              // of a loss that the model computes as a mean over them
+  std::shared_ptr<const AdaptedGraph> adapted{};   // null without LoRA
 
   const graph::Graph& graph() const { return adapted ? adapted->graph : *original; }
   const Lora* lora() const { return adapted ? &adapted->lora : nullptr; }

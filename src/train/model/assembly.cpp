@@ -186,9 +186,8 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
 }
 
 // Sorted by dtype, so that one message carries all buffers of a dtype.
-std::vector<at::Tensor> changing_buffers(
-    const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages,
-    const std::optional<std::set<std::string>>& names) {
+std::vector<at::Tensor> changing_buffers(const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages,
+                                         const std::optional<std::set<std::string>>& names) {
   std::vector<value::NamedTensor> found;
   for (const auto& [index, stage] : stages)
     for (const value::NamedTensor& item : stage->buffers())

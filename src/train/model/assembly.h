@@ -36,7 +36,7 @@ struct Assembly {
   //! Null if the optimizer updates the parameters of the stages themselves.
   std::shared_ptr<parallel::ShardedStages> sharded;
   Sharding sharding = Sharding::None;
-  ModelState state;                   //!< additional state for checkpoints
+  ModelState state;  //!< additional state for checkpoints
   //! The buffers of this rank that a step changes, sorted by dtype. Empty if there is only one replica.
   std::vector<at::Tensor> replica_buffers;
   std::vector<std::string> messages;  //!< for the user: how the model is sharded

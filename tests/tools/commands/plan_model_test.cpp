@@ -137,7 +137,8 @@ TEST(ToolPlanModel, CountsStatesOfOptimizer) {
   EXPECT_EQ(costs({"--optimizer", "sgd", "--momentum", "0.9"}), std::pair(parameters, parameters));
   EXPECT_EQ(costs({"--param-dtype", "bf16"}), std::pair(parameters + parameters / 2, states));
   // Next to parameters in bfloat16, the master weights and their states are float32.
-  const auto exact = costs({}, "language.pt2"), converted = costs({"--param-dtype", "float32"}, "language_bf16.pt2");
+  const auto exact = costs({}, "language.pt2"),
+             converted = costs({"--param-dtype", "float32"}, "language_bf16.pt2");
   EXPECT_EQ(converted, exact);
   EXPECT_EQ(costs({}, "language_bf16.pt2"), std::pair(exact.first + exact.first / 2, exact.second));
 

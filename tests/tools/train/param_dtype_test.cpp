@@ -19,13 +19,13 @@ using testing::HasSubstr;
 using testing::Not;
 using Words = std::vector<std::string>;
 
-const std::string kArchives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+const std::string kModels = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
 
 class ToolParamDtype : public testing::Test {
  protected:
   // Writes the data in the dtype of the model's inputs.
   std::string data_in(at::ScalarType dtype) const {
-    auto tensors = checkpoint::load_safetensors(kArchives + "language.safetensors");
+    auto tensors = checkpoint::load_safetensors(kModels + "language.safetensors");
     tensors["weight"] = tensors.at("weight").to(dtype);
     std::string path = dir_ / (std::string(c10::toString(dtype)) + ".safetensors");
     checkpoint::save_safetensors(path, tensors);
@@ -33,7 +33,7 @@ class ToolParamDtype : public testing::Test {
   }
 
   Words train(const std::string& model, at::ScalarType input, const Words& more) const {
-    Words words{"train",    kArchives + model, "--data=" + data_in(input), "--batch=8", "--steps=3",
+    Words words{"train",     kModels + model, "--data=" + data_in(input), "--batch=8", "--steps=3",
                 "--lr=0.01", "--no-shuffle"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
@@ -49,7 +49,7 @@ class ToolParamDtype : public testing::Test {
 };
 
 TEST_F(ToolParamDtype, ArchivesInBfloat16HaveMasterWeights) {
-  const std::string run = dir_ / "run", model = kArchives + "language_bf16.pt2";
+  const std::string run = dir_ / "run", model = kModels + "language_bf16.pt2";
   const Outcome done =
       expect_done(train("language_bf16.pt2", at::kBFloat16, {"--ranks=2", "--checkpoint=" + run}));
   EXPECT_THAT(done.out, HasSubstr("parameters in bfloat16 are trained with master weights"));
@@ -75,9 +75,9 @@ TEST_F(ToolParamDtype, ArchivesInBfloat16HaveMasterWeights) {
                         outputs({dir_ / "trained.pt2"}, "b.safetensors")));
 
   // The master weights are those of a run in float32, too.
-  const Outcome resumed =
-      expect_done(train("language_bf16.pt2", at::kFloat,
-                        {"--ranks=1", "--checkpoint=" + run, "--resume", "--steps=4", "--param-dtype=float32"}));
+  const Outcome resumed = expect_done(
+      train("language_bf16.pt2", at::kFloat,
+            {"--ranks=1", "--checkpoint=" + run, "--resume", "--steps=4", "--param-dtype=float32"}));
   EXPECT_THAT(resumed.out, HasSubstr("--param-dtype was"));
   EXPECT_THAT(resumed.out, Not(HasSubstr("master weights")));
 }
@@ -87,7 +87,9 @@ TEST_F(ToolParamDtype, DryRunCountsMasterWeights) {
     more.insert(more.end(), {"--dry-run", "--json", "--ranks=1"});
     return json::parse(expect_done(train(model, input, more)).out);
   };
-  const auto bytes = [](const json& run, const char* key) { return run.at("ranks").at(0).at(key).get<double>(); };
+  const auto bytes = [](const json& run, const char* key) {
+    return run.at("ranks").at(0).at(key).get<double>();
+  };
   const json exact = forecast("language.pt2", at::kFloat, {});
   EXPECT_EQ(exact.at("optimizer").at("master_weights_of"), json::array());
   const auto elements = exact.at("model").at("parameters").get<double>();

@@ -186,7 +186,8 @@ int costs_command(Arguments& arguments) {
   }
   const graph::Graph& graph = sized ? *sized : exported;
   ModelCosts costs{.layers = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers))};
-  for (pipe::GraphLayer& layer : costs.layers) set_training_bytes(layer, graph, optimizer, parameter_dtype(dtype));
+  for (pipe::GraphLayer& layer : costs.layers)
+    set_training_bytes(layer, graph, optimizer, parameter_dtype(dtype));
   costs.modules = pipe::recomputable_modules(graph, costs.layers, seconds);
   find_rows(costs, exported, graph);
   const std::string how = input.empty()

@@ -127,10 +127,10 @@ struct ModelOptions {
     arguments.choice("--optimizer", optimizer, optimizers,
                      "with --model: the optimizer of the run, whose states take memory");
     arguments.option("--momentum", momentum, "with --model: momentum of sgd and rmsprop");
-    arguments.choice("--param-dtype", parameter_dtype,
-                     Names{{"auto", "auto"}, {"float32", "float32"}, {"bf16", "bf16"}},
-                     "with --model: dtype of the parameters that stages compute with; auto: that of the model. "
-                     "The optimizer always updates float32 master weights");
+    arguments.choice(
+        "--param-dtype", parameter_dtype, Names{{"auto", "auto"}, {"float32", "float32"}, {"bf16", "bf16"}},
+        "with --model: dtype of the parameters that stages compute with; auto: that of the model. "
+        "The optimizer always updates float32 master weights");
   }
 
   //! Throws UsageError if an option needs a model, but none is given.

@@ -331,7 +331,7 @@ bool TrainSettings::reads_tokens() const {
 std::vector<std::string> TrainSettings::idle() const {
   std::vector<std::string> names =
       built_in()
-          ? std::vector<std::string>{"--cuts",      "--tp-plan", "--balance", "--loss-output",
+          ? std::vector<std::string>{"--cuts",      "--tp-plan", "--balance",  "--loss-output",
                                      "--loss-mean", "--labels",  "--class-dim"}
           : std::vector<std::string>{"--layers", "--width",        "--heads",     "--dropout", "--vocab",
                                      "--untied", "--feed-forward", "--positions", "--sample",  "--prompt"};

@@ -353,8 +353,7 @@ void write_run(JsonWriter& json, const DryRun& dry) {
   json.field("lr", run.learning_rate.peak).field("lr_schedule", to_string(run.learning_rate.kind));
   json.field("warmup", run.learning_rate.warmup).field("momentum", run.optimizer.momentum);
   json.field("weight_decay", run.optimizer.weight_decay).field("grad_clip", run.grad_clip.value_or(0));
-  json.field("precision", to_string(run.precision))
-      .field("param_dtype", to_string(dry.request.param_dtype));
+  json.field("precision", to_string(run.precision)).field("param_dtype", to_string(dry.request.param_dtype));
   write_list(json, "master_weights_of", dry.run.master_dtypes);
   json.end_object();
   json.key("checkpoint").begin_object().field("directory", dry.request.checkpoint);

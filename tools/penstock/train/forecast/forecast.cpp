@@ -230,7 +230,8 @@ void set_local_bytes(plan::StageCosts& costs, const graph::StageGraph& stage,
     }
     const std::int64_t shard = (full + shards - 1) / shards;
     const StoredDtypes dtypes = stored_dtypes(meta->dtype, is_trained(slot, run), run.parameter_dtype);
-    // Next to a copy in another dtype, which replicas keep, they store only their shards of the master weights.
+    // Next to a copy in another dtype, which replicas keep, they store only their shards of the master
+    // weights.
     costs.parameter_bytes += bytes_of(sharded || dtypes.has_copy() ? shard : full, dtypes.stored);
     if (sharded) costs.unsharded_bytes += bytes_of(full, dtypes.computed);
     if (!sharded && dtypes.has_copy()) costs.parameter_bytes += bytes_of(full, dtypes.computed);

@@ -30,14 +30,13 @@ std::string text_of(const graph::ValueMeta& meta) {
 }
 
 [[noreturn]] void refuse_input(const graph::Value& input, bool documents, const std::string& needed) {
-  throw UsageError(
-      str_cat("the input ", quote(input.name),
-              input.meta ? " is " + text_of(*input.meta) + ", which" : " has no metadata, so it",
-              documents ? " cannot describe documents" : " a stream of tokens cannot describe"),
-      {},
-      "export the model with " + needed +
-          (documents ? ", or leave out --document-separator"
-                     : ", or store all inputs in a .safetensors file"));
+  throw UsageError(str_cat("the input ", quote(input.name),
+                           input.meta ? " is " + text_of(*input.meta) + ", which" : " has no metadata, so it",
+                           documents ? " cannot describe documents" : " a stream of tokens cannot describe"),
+                   {},
+                   "export the model with " + needed +
+                       (documents ? ", or leave out --document-separator"
+                                  : ", or store all inputs in a .safetensors file"));
 }
 
 bool is_batch_of_integers(const graph::Value& input) {

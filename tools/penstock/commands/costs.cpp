@@ -149,15 +149,11 @@ int costs_command(Arguments& arguments) {
   } else {
     at::set_num_threads(1);
     const ModelData data = read_model_data(exported, input);
-    std::vector<c10::IValue> example = data.example(data.microbatches_for(exported, std::nullopt, 1));
-    sized = sized_graph(exported, example);
+    const int microbatches = data.microbatches_for(exported, std::nullopt, 1);
+    sized = sized_graph(exported, data.example(microbatches));
     device = resolve_device(device, 1).choice;
-    const c10::Device on = device_of(device);
-    graph::GraphModule module(exported, archive.load(exported.slots));
-    module.to(on);
-    for (c10::IValue& leaf : example)
-      if (leaf.isTensor()) leaf = leaf.toTensor().to(on);
-    seconds = profile_nodes(module, example);
+    const graph::GraphModule module(exported, archive.load(exported.slots), device_of(device));
+    seconds = profile_nodes(module, data.example(microbatches, device_of(device)));
   }
   const graph::Graph& graph = sized ? *sized : exported;
   ModelCosts costs{.layers = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers))};

@@ -6,6 +6,7 @@
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
 #include "commands/trained_weights.h"
+#include "config/device.h"
 #include "graph/passes/graph_costs.h"
 #include "graph/run/node_profile.h"
 #include "report/stages.h"
@@ -131,15 +132,16 @@ std::string json_of(const pipe::Pipe& pipe) {
   return json.text() + "\n";
 }
 
-std::vector<c10::IValue> example_of(const graph::Graph& graph, const std::string& input) {
+std::vector<c10::IValue> example_of(const graph::Graph& graph, const std::string& input, c10::Device device) {
   const ModelData data = read_model_data(graph, input);
-  return data.example(data.microbatches_for(graph, std::nullopt, 1));
+  return data.example(data.microbatches_for(graph, std::nullopt, 1), device);
 }
 
-std::string profile_of(const OpenedModel& model, const std::string& input) {
+std::string profile_of(const OpenedModel& model, const std::string& input, c10::Device device) {
   at::set_num_threads(1);
-  const graph::GraphModule module(model.graph, model.source(model.graph.slots));
-  return profile_text(model.graph, profile_nodes(module, example_of(model.graph, input)));
+  const graph::GraphModule module(model.graph, model.source(model.graph.slots), device);
+  return profile_text(model.graph, profile_nodes(module, example_of(model.graph, input, device))) +
+         str_cat("measured on ", device.str(), "\n");
 }
 
 }  // namespace
@@ -149,6 +151,7 @@ int inspect_command(Arguments& arguments) {
   SplitOptions split;
   InspectFormat format = InspectFormat::Summary;
   std::string input, output, checkpoint;
+  DeviceChoice device = DeviceChoice::Cpu;
   arguments.positional("MODEL.pt2", file,
                        "an archive written by torch.export.save [with --checkpoint: the built-in GPT]",
                        Arguments::Need::Optional);
@@ -164,19 +167,24 @@ int inspect_command(Arguments& arguments) {
                                   "output format");
   arguments.option("--input", input,
                    "a safetensors file of examples; required by --balance time and --as profile");
+  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices,
+                                 "device on which --balance time and --as profile measure");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   const bool measures = split.by == pipe::BalanceBy::MeasuredTime || format == InspectFormat::Profile;
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
+  if (!measures && device == DeviceChoice::Cuda)
+    throw UsageError("--device requires --balance time or --as profile", {}, "nothing else is measured");
+  const c10::Device on = device_of(resolve_device(device, 1).choice);
   const OpenedModel model = open_with_weights(file, checkpoint, input);
   if (format == InspectFormat::Profile) {
-    write_output(output, profile_of(model, input));
+    write_output(output, profile_of(model, input, on));
     return 0;
   }
   std::vector<c10::IValue> example;
-  if (measures) example = example_of(model.graph, input);
+  if (measures) example = example_of(model.graph, input, on);
   const pipe::Pipe pipe(model.graph, model.source, split.spec().value_or(pipe::AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));

@@ -2,6 +2,7 @@
 #include "base/log_line.h"
 #include "base/text.h"
 #include "comm/failure/exception_text.h"
+#include "comm/world/group_use.h"
 #include "runtime/backward/shared_parameters.h"
 #include "runtime/setup/agreement.h"
 #include "runtime/setup/first_inputs.h"
@@ -77,7 +78,7 @@ struct PipelineSchedule::Impl {
   static PipelineSetup with_split_group(PipelineSetup&& made) {
     compare_setups(made);
     learn_from_all_ranks(made);
-    if (made.group.size() > 1) made.group = *made.group.split(0, made.group.rank());
+    if (made.group.size() > 1) made.group = duplicate(made.group, comm::GroupUse::Transfers);
     return std::move(made);
   }
 

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <set>
 #include <thread>
 
 namespace penstock::test {
@@ -275,44 +274,6 @@ TEST_F(DevicesRuntime, TimelineComesFromEvents) {
     }
   };
   train_pipeline(run, c10::kCUDA);
-}
-
-// Notes the streams on which it runs.
-struct StreamProbe : torch::nn::Module {
-  StreamProbe() : linear(register_module("linear", torch::nn::Linear(6, 6))) {}
-  at::Tensor forward(const at::Tensor& x) {
-    {
-      const std::lock_guard lock(mutex);
-      const c10::Stream stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(x.device());
-      streams.insert({x.device().index(), stream.id()});
-      devices.insert(x.device().index());
-    }
-    return torch::tanh(linear(x));
-  }
-  torch::nn::Linear linear;
-  static inline std::mutex mutex;
-  static inline std::set<std::pair<int, c10::StreamId>> streams;
-  static inline std::set<int> devices;
-};
-
-TEST_F(DevicesRuntime, OverlapsForwardAndBackwardOnTwoStreams) {
-  PipelineModel model = frozen_mlp();
-  model.make = [](int stages) {
-    std::vector<std::shared_ptr<runtime::StageModule>> modules;
-    for (int stage = 0; stage < stages; ++stage) {
-      torch::manual_seed(stage);
-      modules.push_back(runtime::make_stage_module(std::make_shared<StreamProbe>()));
-    }
-    return modules;
-  };
-  PipelineRun run = run_of(model, ScheduleKind::DualPipeV);
-  run.microbatches = 6;
-  const TrainingOutcome outcome = train_pipeline(run, c10::kCUDA);
-  EXPECT_EQ(StreamProbe::streams.size(), 2 * StreamProbe::devices.size());
-  run.ranks = 1;
-  run.kind = ScheduleKind::Interleaved1F1B;
-  run.stages_per_rank = 4;
-  expect_same_training(outcome, train_pipeline(run, c10::kCUDA));
 }
 
 TEST_F(DevicesRuntime, StreamsOfCallerAreUsed) {

@@ -100,6 +100,55 @@ TEST_F(DevicesTool, MeasuresCostsOnDevice) {
   EXPECT_THAT(refused.err, HasSubstr("--device requires --input"));
 }
 
+// Without memory on the device, a measurement fails there.
+TEST_F(DevicesTool, InspectsAndPlansWithTimesOfDevice) {
+  const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+  const std::string model = archives + "mlp.pt2", input = "--input=" + archives + "mlp.safetensors";
+  const std::vector<std::string> none{"PENSTOCK_SIMULATED_MEMORY=1"};
+  const std::vector<std::vector<std::string>> commands{
+      {"inspect", model, input, "--as=profile"},
+      {"inspect", model, input, "--balance=time", "--stages=2"},
+      {"plan", "--model=" + model, input, "--ranks=2", "--microbatches=2"}};
+  for (std::vector<std::string> words : commands) {
+    SCOPED_TRACE(words[0] + " " + words[3]);
+    EXPECT_EQ(with_devices(1, words, none).code, 0);  // on the CPU
+    words.emplace_back("--device=cuda");
+    const Outcome outcome = with_devices(1, words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Outcome refused = with_devices(1, words, none);
+    EXPECT_NE(refused.code, 0);
+    EXPECT_THAT(refused.err, HasSubstr("out of memory"));
+    EXPECT_THAT(with_devices(0, words).err, HasSubstr("no CUDA device"));
+  }
+  EXPECT_THAT(with_devices(1, {"inspect", model, input, "--as=profile", "--device=cuda"}).out,
+              HasSubstr("measured on cuda\n"));
+  const Outcome plan =
+      with_devices(1, {"plan", "--model=" + model, input, "--device=cuda", "--ranks=2", "--microbatches=2"});
+  EXPECT_THAT(plan.out, testing::ContainsRegex("penstock train .* --device cuda"));
+  const Outcome unused = with_devices(1, {"inspect", model, "--device=cuda"});
+  EXPECT_EQ(unused.code, 2);
+  EXPECT_THAT(unused.err, HasSubstr("--device requires --balance time or --as profile"));
+}
+
+// The command measures before the ranks start, where it has the device.
+TEST_F(DevicesTool, EvaluationBalancesByTimesOfDevice) {
+  const TempDir dir;
+  const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";
+  std::vector<std::string> eval{"eval",
+                                archives + "language.pt2",
+                                "--input=" + archives + "language.safetensors",
+                                "--output=" + (dir / "outputs.safetensors"),
+                                "--ranks=2",
+                                "--stages=2",
+                                "--device=cuda"};
+  const std::vector<std::string> none{"PENSTOCK_SIMULATED_MEMORY=1"};
+  EXPECT_THAT(with_devices(2, eval, none).err, HasSubstr("rank "));  // a rank has no memory
+  eval.emplace_back("--balance=time");
+  const Outcome refused = with_devices(2, eval, none);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("out of memory"), testing::Not(HasSubstr("rank "))));
+  EXPECT_EQ(with_devices(2, eval).code, 0);
+}
+
 TEST_F(DevicesTool, EvaluatesOnDevices) {
   const TempDir dir;
   const std::string archives = PENSTOCK_SOURCE_DIR "/tests/train/archives/";

@@ -1,5 +1,6 @@
 // The NCCL transport over libtorch's ProcessGroupNCCL, on a fake CUDA runtime and a fake NCCL.
 #include "comm/contract.h"
+#include "comm/world/group_use.h"
 #include "nccl/ranks.h"
 #include "support/check.h"
 
@@ -53,6 +54,39 @@ const RankFunction control_ranks("nccl_control", [] {
 
 TEST(NcclTransport, SendsCpuTensorsOverGloo) {
   const RanksOutcome outcome = run_fake_cuda_ranks("nccl_control", 4);
+  EXPECT_TRUE(outcome.result.ok) << outcome.text();
+}
+
+// The group of a pipeline has transfers, but no communicator for collectives; that of a checkpoint writer has
+// only the control backend.
+const RankFunction use_ranks("nccl_use", [] {
+  comm::World world = init_on_device();
+  const comm::Group transfers = duplicate(world.group(), comm::GroupUse::Transfers);
+  const comm::Group objects = duplicate(world.group(), comm::GroupUse::Objects);
+  CHECK_SAME(transfers.backend(), std::string("nccl"));
+  CHECK_SAME(objects.backend(), std::string("gloo"));
+  const at::Tensor data = at::full({4}, 5.0, world.device());
+  if (world.rank() == Rank(0)) {
+    transfers.send(data, 1);
+  } else {
+    const at::Tensor got = at::zeros({4}, world.device());
+    transfers.recv(got, 0);
+    CHECK_TENSORS(got, data);
+  }
+  bool refused = false;
+  try {
+    transfers.all_reduce(data);
+  } catch (const UsageError&) {
+    refused = true;
+  }
+  CHECK_THAT(refused);
+  CHECK_SAME(objects.broadcast_object(std::int64_t{world.rank().value}, 1).toInt(), std::int64_t{1});
+  transfers.barrier();
+  return 0;
+});
+
+TEST(NcclTransport, OpensNoCommunicatorThatIsNotNeeded) {
+  const RanksOutcome outcome = run_fake_cuda_ranks("nccl_use", 2);
   EXPECT_TRUE(outcome.result.ok) << outcome.text();
 }
 

@@ -12,6 +12,7 @@
 #include <penstock/schedule/program.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -54,6 +55,9 @@ using SharedParameter = std::vector<ParameterLocation>;
 //! How actions are made and run: for custom actions and experiments. Most programs leave it alone.
 struct ExecutionOptions {
   std::map<schedule::ActionKind, ActionFunction> custom{};  //!< replaces the execution of actions, by kind
+  //! Called before each action, on the rank thread; before an overlap, and then for each of its parts. Unlike
+  //! a function that replaces the parts, it does not prevent them from running concurrently.
+  std::function<void(const schedule::Action&)> before_action{};
   //! How the schedule is lowered. The pipeline sets `skips` and, without data parallelism, disables `shard`
   //! and `reduce_grad`.
   schedule::LowerOptions lowering{};

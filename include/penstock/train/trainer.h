@@ -97,8 +97,7 @@ class RankHook {
   virtual void on_phase(RunPhase /*phase*/, const RankState& /*state*/) {}
   //! Called before each action of a kind for which `follows` returns true.
   virtual void on_action(const schedule::Action& /*action*/, const RankState& /*state*/) {}
-  //! Asked once per kind when the stages are built. By default, true except for receives: a receive that is
-  //! followed cannot be posted ahead of its turn.
+  //! Asked once per kind when the stages are built. By default, true except for receives, which do not block.
   virtual bool follows(schedule::ActionKind kind) const;
 };
 

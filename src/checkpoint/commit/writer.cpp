@@ -11,6 +11,7 @@
 #include "checkpoint/commit/host_copies.h"
 #include "checkpoint/pieces/local_pieces.h"
 #include "checkpoint/pieces/save_plan.h"
+#include "comm/world/group_use.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/writer.h>
@@ -225,7 +226,8 @@ std::unique_ptr<CheckpointWriter::Impl> Access::make_impl(const std::filesystem:
       new CheckpointWriter::Impl{.directory = directory,
                                  .path = directory,
                                  .group = group,
-                                 .background = group.size() == 1 ? group : group.split(0).value(),
+                                 .background = 
+                                     group.size() == 1 ? group : duplicate(group, comm::GroupUse::Objects),
                                  .options = options,
                                  .files = files,
                                  .lock = DirectoryLock(directory)});

@@ -1,6 +1,6 @@
 // Groups over NCCL, compiled if libtorch has it and its headers are found. Collectives run over a
-// communicator of the group, sends and receives over one communicator per pair of ranks. No test machine has
-// a GPU: it is tested on a simulated CUDA runtime (docs/backends.md).
+// communicator of the group, if it has any, sends and receives over one communicator per pair of ranks. No
+// test machine has a GPU: it is tested on a simulated CUDA runtime (docs/backends.md).
 #include "base/text.h"
 #include "comm/failure/sockets.h"
 #include "comm/rendezvous/rendezvous.h"
@@ -50,10 +50,11 @@ BackendPtr open_communicator(const Opening& opening, const std::string& key, int
 
 class NcclBackend : public c10d::Backend {
  public:
-  NcclBackend(BackendPtr collectives, const Opening& opening, const std::vector<int>& members)
-      : c10d::Backend(collectives->getRank(), collectives->getSize()),
+  //! `collectives` is null in a group that only sends and receives.
+  NcclBackend(BackendPtr collectives, const Opening& opening, const std::vector<int>& members, int me)
+      : c10d::Backend(me, static_cast<int>(members.size())),
         collectives_(std::move(collectives)),
-        pairs_(getRank(), [opening, members, me = getRank()](int peer) {
+        pairs_(me, [opening, members, me](int peer) {
           const auto [low, high] = std::minmax(me, peer);
           const std::string key = str_cat(opening.key, "/pair/", low, "-", high);
           const auto at = [&](int position) { return members[static_cast<std::size_t>(position)]; };
@@ -71,35 +72,41 @@ class NcclBackend : public c10d::Backend {
     return pairs_.recv(tensors, from, tag);
   }
   WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
-    return collectives_->broadcast(tensors, options);
+    return collectives().broadcast(tensors, options);
   }
   WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    return collectives_->allreduce(tensors, options);
+    return collectives().allreduce(tensors, options);
   }
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
-    return collectives_->_allgather_base(output, input, options);
+    return collectives()._allgather_base(output, input, options);
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    return collectives_->_reduce_scatter_base(output, input, options);
+    return collectives()._reduce_scatter_base(output, input, options);
   }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_rows,
                         std::vector<std::int64_t>& input_rows,
                         const c10d::AllToAllOptions& options) override {
-    return collectives_->alltoall_base(output, input, output_rows, input_rows, options);
+    return collectives().alltoall_base(output, input, output_rows, input_rows, options);
   }
 
   void abort() override {
     pairs_.abort();
-    collectives_->abort();
+    if (collectives_) collectives_->abort();
   }
   void shutdown() override {
     pairs_.shutdown();
-    collectives_->shutdown();
+    if (collectives_) collectives_->shutdown();
   }
 
  private:
+  c10d::Backend& collectives() const {
+    if (collectives_) return *collectives_;
+    throw UsageError("this group has no collectives of device tensors", {},
+                     "use the group that it was made from");
+  }
+
   BackendPtr collectives_;
   PairChannels pairs_;
 };
@@ -141,13 +148,8 @@ class NcclTransport : public Transport {
 
   BackendPtr connect(WorldGeneration& generation, const std::string& name, const std::vector<int>& members,
                      int me) override {
-    const std::string key = prefix_ + "nccl/" + name;
-    const Opening opening{.generation = generation.shared_from_this(),
-                          .store = store_,
-                          .key = key,
-                          .join_timeout = join_timeout_,
-                          .device = device_};
-    await_members(*store_, generation, key, members, join_timeout_);
+    const Opening opening = opening_of(generation, name);
+    await_members(*store_, generation, opening.key, members, join_timeout_);
     const GroupConnection connection{.generation = generation,
                                      .store = *store_,
                                      .prefix = prefix_,
@@ -161,12 +163,24 @@ class NcclTransport : public Transport {
         [opening, members, me]() -> BackendPtr {
           return c10::make_intrusive<NcclBackend>(
               open_communicator(opening, opening.key, me, static_cast<int>(members.size())), opening,
-              members);
+              members, me);
         },
         [](c10d::Backend& late) { late.abort(); });
   }
+  BackendPtr connect_transfers(WorldGeneration& generation, const std::string& name,
+                               const std::vector<int>& members, int me) override {
+    return c10::make_intrusive<NcclBackend>(BackendPtr(), opening_of(generation, name), members, me);
+  }
 
  private:
+  Opening opening_of(WorldGeneration& generation, const std::string& name) const {
+    return {.generation = generation.shared_from_this(),
+            .store = store_,
+            .key = prefix_ + "nccl/" + name,
+            .join_timeout = join_timeout_,
+            .device = device_};
+  }
+
   c10::intrusive_ptr<c10d::Store> store_;
   std::string prefix_;
   c10::Device device_;

@@ -53,6 +53,12 @@ class Transport {
   //! Connects the world ranks `members` as group `name`; this rank is members[me]. All members must call it.
   virtual c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& generation, const std::string& name,
                                                     const std::vector<int>& members, int me) = 0;
+  //! The same for a group that has no collectives of device tensors.
+  virtual c10::intrusive_ptr<c10d::Backend> connect_transfers(WorldGeneration& generation,
+                                                              const std::string& name,
+                                                              const std::vector<int>& members, int me) {
+    return connect(generation, name, members, me);
+  }
   //! When a send completes (the table of modes is in penstock/schedule/send_mode.h).
   virtual schedule::SendMode send_mode() const = 0;
   //! Whether collectives complete a future (Gloo), so that a wait needs no blocking call.

@@ -178,6 +178,13 @@ std::optional<Group> Group::split(std::optional<int> color, int key) const {
   return Access::group(make_group(child, std::move(members), me, impl_->main.transport, impl_->generation));
 }
 
+Group duplicate(const Group& group, GroupUse use) {
+  Group::Impl& impl = *Access::impl(group);
+  const std::string child = str_cat(impl.name, "/", impl.splits++, ".0");
+  return Access::group(
+      make_group(child, impl.members, impl.rank, impl.main.transport, impl.generation, use));
+}
+
 std::optional<Group> Group::subgroup(const std::vector<int>& members) const {
   for (const int member : members) check_member(*impl_, member, "subgroup");
   const auto found = std::find(members.begin(), members.end(), rank());

@@ -3,6 +3,7 @@
 
 #include "base/log_line.h"
 #include "comm/failure/exception_text.h"
+#include "comm/transport/self_transport.h"
 
 #include <utility>
 
@@ -37,13 +38,19 @@ Group::Impl::~Impl() {
 
 std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
                                         std::shared_ptr<Transport> transport,
-                                        std::shared_ptr<WorldGeneration> generation) {
+                                        std::shared_ptr<WorldGeneration> generation, GroupUse use) {
+  if (members.size() == 1 && transport->runs_on_stream()) transport = std::make_shared<SelfTransport>();
+  const auto control = transport->control();
+  if (use == GroupUse::Objects && control) transport = control;
   auto state = std::make_shared<Group::Impl>();
   state->generation = generation;
   try {
-    if (const auto control = transport->control())
+    if (control && transport != control)
       state->control = Route{control->connect(*generation, name, members, rank), control};
-    state->main = {transport->connect(*generation, name, members, rank), transport};
+    state->main = {use == GroupUse::Transfers
+                       ? transport->connect_transfers(*generation, name, members, rank)
+                       : transport->connect(*generation, name, members, rank),
+                   transport};
   } catch (const c10::Error& e) {
     generation->failure.raise_for(e, {.rank = generation->rank, .op = "connect " + name});
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/world/generation.h"
+#include "comm/world/group_use.h"
 
 #include <penstock/comm/group.h>
 
@@ -42,6 +43,7 @@ struct Group::Impl {
 //! Connects a group. Every member must call it.
 std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> members, int rank,
                                         std::shared_ptr<Transport> transport,
-                                        std::shared_ptr<WorldGeneration> generation);
+                                        std::shared_ptr<WorldGeneration> generation,
+                                        GroupUse use = GroupUse::Everything);
 
 }  // namespace penstock::comm

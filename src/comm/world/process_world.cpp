@@ -13,7 +13,7 @@
 #include "comm/shm/shm_transport.h"
 #include "comm/transport/gloo_transport.h"
 #include "comm/transport/optional_backends.h"
-#include "comm/transport/thread_backend.h"
+#include "comm/transport/self_transport.h"
 #include "comm/world/rank_device.h"
 #include "comm/world/world_impl.h"
 
@@ -52,19 +52,6 @@ Registry& registry() {
 }
 
 void on_terminate();
-
-// The transport of a world of one rank.
-class SelfTransport : public Transport {
- public:
-  c10::intrusive_ptr<c10d::Backend> connect(WorldGeneration& /*generation*/, const std::string& /*name*/,
-                                            const std::vector<int>& members, int me) override {
-    const int size = static_cast<int>(members.size());
-    return c10::make_intrusive<ThreadBackend>(me, size, std::make_shared<ThreadExchange>(size));
-  }
-  //! A group of one rank never sends.
-  schedule::SendMode send_mode() const override { return schedule::SendMode::Buffered; }
-  bool collectives_have_futures() const override { return false; }
-};
 
 // A program in a job of several tasks that was not started by srun is usually a mistake.
 void refuse_allocation_shell(const LaunchedRank& found) {

@@ -181,7 +181,9 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program pr
   name_skips(setup);
   const at::Device device = setup.stages.front().device();
   if (!device.is_cpu() && !device.is_meta() && overlaps(setup.program, setup.rank)) {
-    setup.overlap_stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    const c10::impl::VirtualGuardImpl devices(device.type());
+    const c10::Stream first = devices.getStreamFromGlobalPool(device);
+    setup.overlap_streams = std::array{first, devices.getStreamFromGlobalPool(device)};
     // Gradients of one parameter come from both streams. Autograd then synchronizes them, and would warn.
     at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);
   }

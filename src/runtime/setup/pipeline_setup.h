@@ -5,6 +5,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <array>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,8 +25,8 @@ struct PipelineSetup {
   //! The keyword arguments that the stages of all ranks take; nullopt if a stage accepts any.
   std::optional<std::set<std::string>> keywords{};
   bool has_loss = false;  //!< whether the rank of the last stage has a loss
-  //! On a device: the stream for the forward passes of overlaps.
-  std::optional<c10::Stream> overlap_stream{};
+  //! On a device: the streams for the forward passes of overlaps (overlap.cpp explains why there are two).
+  std::optional<std::array<c10::Stream, 2>> overlap_streams{};
 
   const PipelineStage* stage(StageId index) const { return by_index[index.index()]; }
   Rank rank_of(StageId index) const { return program.placement().rank_of(index); }

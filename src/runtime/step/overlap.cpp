@@ -1,8 +1,14 @@
 // OVERLAP_F_B: the forward pass of one microbatch and the backward pass of another, which are independent.
-// On a device, the module's forward runs on a second stream. On the CPU, with overlap_on_threads, it runs on
-// a second thread. The backward pass runs on the rank thread and its stream. Only the rank thread accesses
-// the mailbox and the state of the step, before and after the overlap.
+// On a device, they run on two streams. On the CPU, with overlap_on_threads, the module's forward runs on a
+// second thread. Only the rank thread accesses the mailbox and the state of the step, before and after the
+// overlap.
+//
+// Autograd runs a backward pass on the stream of its forward pass, and starts it from the stream of the rank.
+// The forward pass of an overlap therefore needs a stream that is neither: one of two side streams, the one
+// that the forward pass of the other microbatch did not use. Losses, transfers and the reduction of gradients
+// stay on the stream of the rank.
 #include "base/log_line.h"
+#include "runtime/step/side_stream.h"
 #include "runtime/step/step_state.h"
 #include "runtime/step/worker_thread.h"
 
@@ -11,9 +17,7 @@
 
 #include <ATen/Tensor.h>
 #include <ATen/ThreadLocalState.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
@@ -23,38 +27,17 @@ namespace {
 // The overlap that this rank thread is running; null if its parts run one after the other.
 thread_local WorkerThread* second = nullptr;
 
-c10::Stream current_stream_of(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
-// Lets `waiting` wait for the work that `done` has been given so far.
-void wait_for_stream(const c10::Stream& waiting, const c10::Stream& done) {
-  c10::Event event(done.device_type());
-  event.record(done);
-  event.block(waiting);
-}
-
 // Launches `there` on `side` and then `here` on the current stream, which finally waits for `side`. Memory of
 // the current stream that `there` uses is free for others only after that wait.
 template <class There, class Here>
 void run_on_streams(const c10::Stream& side, const There& there, const Here& here) {
-  const c10::Stream current = current_stream_of(side.device());
-  wait_for_stream(side, current);
-  try {
-    {
-      const c10::StreamGuard guard(side);
-      there();
-    }
-    here();
-  } catch (...) {
-    try {
-      wait_for_stream(current, side);  // the memory is freed now
-    } catch (const c10::Error&) {
-      // The device has failed, and the first error says more.
-    }
-    throw;
+  wait_for_stream(side, current_stream_of(side.device()));
+  const StreamJoin join(side);
+  {
+    const c10::StreamGuard guard(side);
+    there();
   }
-  wait_for_stream(current, side);
+  here();
 }
 
 void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
@@ -63,42 +46,55 @@ void record_use(const at::Tensor& tensor, const c10::Stream& stream) {
   if (local.device() == stream.device()) local.record_stream(stream);
 }
 
+// The results belong to the memory of a side stream, and are sent or used on another one.
+void record_uses(const StageResult& result, const c10::Stream& stream) {
+  for (const at::Tensor& tensor : value::tensors_of(result.output)) record_use(tensor, stream);
+  for (const auto& [name, skip] : result.skips)
+    for (const at::Tensor& tensor : value::tensors_of(skip)) record_use(tensor, stream);
+}
+
 }  // namespace
 
-bool Step::overlaps_on_streams(const schedule::Action& forward, const schedule::Action& backward) const {
-  return setup_.overlap_stream &&
-         setup_.stage(forward.stage())->device() == setup_.overlap_stream->device() &&
-         setup_.stage(backward.stage())->device() == setup_.overlap_stream->device();
+std::optional<c10::Stream> Step::overlap_stream(const schedule::Action& forward,
+                                                const schedule::Action& backward) {
+  if (!setup_.overlap_streams) return std::nullopt;
+  const auto& [first, other] = *setup_.overlap_streams;
+  const auto is_there = [&, device = first.device()](const schedule::Action& part) {
+    return setup_.stage(part.stage())->device() == device;
+  };
+  if (!is_there(forward) || !is_there(backward)) return std::nullopt;
+  return record_of(backward.stage(), backward.microbatch()).stream == first ? other : first;
 }
 
 void Step::perform_overlap(const schedule::Action& forward, const schedule::Action& backward) {
   const auto& custom = setup_.options.execution.custom;
-  const bool streams = overlaps_on_streams(forward, backward);
-  const bool threads = second != nullptr && setup_.stage(forward.stage())->device().is_cpu();
-  if ((!streams && !threads) || setup_.options.data_parallel || custom.contains(forward.kind()) ||
-      custom.contains(backward.kind())) {
+  DataParallel* const data_parallel = setup_.options.data_parallel.get();
+  const bool replaced = custom.contains(forward.kind()) || custom.contains(backward.kind());
+  const std::optional<c10::Stream> side = replaced ? std::nullopt : overlap_stream(forward, backward);
+  const bool threads = !replaced && data_parallel == nullptr && second != nullptr &&
+                       setup_.stage(forward.stage())->device().is_cpu();
+  if (!side && !threads) {
     perform(forward);
     return perform(backward);
   }
-  facts_.check(forward);
-  facts_.check(backward);
+  for (const schedule::Action& part : {forward, backward}) {
+    announce(part);
+    facts_.check(part);
+    if (data_parallel != nullptr) data_parallel->before_compute(part.stage());
+  }
   ForwardPart one = begin_forward(forward.stage(), forward.microbatch());
-  BackwardPart other = begin_backward(backward);
-  if (streams) {
+  BackwardPart two = begin_backward(backward);
+  if (side) {
     run_on_streams(
-        *setup_.overlap_stream, [&] { run(one); }, [&] { run(other); });
-    // The results belong to the memory of the second stream, and are sent or used on this one.
-    const c10::Stream current = current_stream_of(setup_.overlap_stream->device());
-    for (const at::Tensor& tensor : value::tensors_of(one.result.output)) record_use(tensor, current);
-    for (const auto& [name, skip] : one.result.skips) {
-      for (const at::Tensor& tensor : value::tensors_of(skip)) record_use(tensor, current);
-    }
+        *side, [&] { run(one); }, [&] { run(two); });
+    record_uses(one.result, current_stream_of(side->device()));
   } else {
-    second->run_concurrently([&] { run(one); }, [&] { run(other); });
+    second->run_concurrently([&] { run(one); }, [&] { run(two); });
   }
   end(one);
+  record_of(forward.stage(), forward.microbatch()).stream = side;
   facts_.add(forward);
-  end(other);
+  end(two);
   facts_.add(backward);
 }
 

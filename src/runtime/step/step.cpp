@@ -125,7 +125,12 @@ void Step::run_action(const schedule::Action& action) {
   clock_.end(action);
 }
 
+void Step::announce(const schedule::Action& action) const {
+  if (const auto& before = setup_.options.execution.before_action) before(action);
+}
+
 void Step::perform(const schedule::Action& action) {
+  announce(action);
   const auto& custom = setup_.options.execution.custom;
   const auto found = custom.empty() ? custom.end() : custom.find(action.kind());
   if (found == custom.end()) return perform_default(action);

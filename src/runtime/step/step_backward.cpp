@@ -1,6 +1,7 @@
 // B, I and W: takes the gradients of a stage's outputs, runs the backward pass or one of its halves, and
 // delivers the gradients of the inputs.
 #include "base/text.h"
+#include "runtime/step/side_stream.h"
 #include "runtime/step/step_state.h"
 
 #include <penstock/base/error.h>
@@ -93,6 +94,8 @@ Step::BackwardPart Step::begin_backward(const schedule::Action& action) {
 
 void Step::run(BackwardPart& part) {
   const ActivationRecord& record = record_of(part.stage, part.microbatch);
+  // The engine waits only for the streams of its own leaves, not of those that a recomputed function reaches.
+  const StreamJoin join(record.stream);
   if (const auto& builder = setup_.stage(part.stage)->options().weight_work) {
     part.result = penstock::runtime::backward_input_with(builder, part.roots, part.grads, record.inputs);
     if (part.full) part.result.weights.run();
@@ -106,13 +109,14 @@ void Step::run(BackwardPart& part) {
 void Step::end(BackwardPart& part) {
   ActivationRecord& record = record_of(part.stage, part.microbatch);
   deliver_input_grads(part.stage, part.microbatch, record, std::move(part.result.input_grads));
-  record = {};
+  record = {.stream = record.stream};
   if (!part.full) record.weights = std::move(part.result.weights);
 }
 
 void Step::backward_weight(StageId stage, MicrobatchId microbatch) {
   ActivationRecord& record = record_of(stage, microbatch);
   before_weight_gradients(stage);
+  const StreamJoin join(record.stream);
   if (record.weights.pending()) record.weights.run();
   record = {};
 }

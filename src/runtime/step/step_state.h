@@ -8,7 +8,10 @@
 #include "runtime/step/step_facts.h"
 #include "runtime/transfer/mailbox.h"
 
+#include <c10/core/Stream.h>
+
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,6 +54,8 @@ struct ActivationRecord {
   std::vector<std::vector<OutputRoot>> outputs;  //!< those that need a gradient, per outgoing edge
   at::Tensor loss;
   WeightWork weights;
+  //! The stream of the forward pass if it ran in an overlap. Autograd runs the backward pass on it, too.
+  std::optional<c10::Stream> stream;
 };
 
 class Step {
@@ -73,10 +78,13 @@ class Step {
  private:
   void run_action(const schedule::Action& action);
   void perform(const schedule::Action& action);
+  void announce(const schedule::Action& action) const;
   void perform_default(const schedule::Action& action);
   void handle(const schedule::Action& action);
   void perform_overlap(const schedule::Action& forward, const schedule::Action& backward);
-  bool overlaps_on_streams(const schedule::Action& forward, const schedule::Action& backward) const;
+  //! The stream for the forward pass of an overlap; nullopt if the overlap does not run on two streams.
+  std::optional<c10::Stream> overlap_stream(const schedule::Action& forward,
+                                            const schedule::Action& backward);
 
   //! A forward pass has three phases, so that the module may run on another thread: take the inputs, run the
   //! module, deliver the outputs. A backward pass has the same phases.

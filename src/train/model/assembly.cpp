@@ -16,18 +16,11 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <set>
 #include <variant>
 
 namespace penstock::train {
 namespace {
-
-// Calls the hook before each action.
-runtime::ActionFunction hooked_action(const Progress& progress) {
-  return [&progress](const schedule::Action& action, const std::function<void()>& run_default) {
-    progress.hook->on_action(action, progress.state());
-    run_default();
-  };
-}
 
 std::vector<value::NamedTensor> distinct_parameters(
     const std::map<StageId, std::shared_ptr<InstrumentedStage>>& stages) {
@@ -176,12 +169,15 @@ runtime::PipelineOptions pipeline_options(const Model& model, const StagedModel&
   pipeline.return_outputs = false;
   pipeline.seed = options.seed;
   if (!progress.hook) return pipeline;
-  const runtime::ActionFunction hooked = hooked_action(progress);
+  std::set<schedule::ActionKind> followed;
   for (int number = static_cast<int>(schedule::ActionKind::Forward);
        number <= static_cast<int>(schedule::ActionKind::ReduceGrad); ++number) {
     const auto kind = static_cast<schedule::ActionKind>(number);
-    if (progress.hook->follows(kind)) pipeline.execution.custom[kind] = hooked;
+    if (progress.hook->follows(kind)) followed.insert(kind);
   }
+  pipeline.execution.before_action = [&progress, followed](const schedule::Action& action) {
+    if (followed.contains(action.kind())) progress.hook->on_action(action, progress.state());
+  };
   return pipeline;
 }
 

@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/comm/thread_ranks.h>
+#include <penstock/runtime/overlap.h>
 
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
@@ -103,6 +104,40 @@ TEST(RuntimeReplacedActions, CallingDefaultTwiceIsRejected) {
               AllOf(HasSubstr("second time"), HasSubstr("1F0")));
   EXPECT_THAT(error_of(schedule::ActionKind::Backward, twice),
               AllOf(HasSubstr("second time"), HasSubstr("1B0")));
+}
+
+// The actions that `before_action` gets in a step.
+std::vector<std::string> followed(comm::World& world, bool at_once, schedule::ActionList& program) {
+  std::vector<std::string> calls;
+  runtime::PipelineOptions options = options_for(mlp(), 4);
+  options.execution.before_action = [&](const schedule::Action& action) {
+    calls.push_back(to_string(action));
+  };
+  if (at_once) options.execution.custom[schedule::ActionKind::Overlap] = runtime::overlap_on_threads();
+  constexpr auto kind = schedule::ScheduleKind::DualPipeV;
+  runtime::PipelineSchedule pipeline(stages_for(mlp(), world.group(), kind, 2), kind, kActionMicrobatches,
+                                     options);
+  program = pipeline.program().of(world.rank());
+  step_on(pipeline, mlp().batch(kActionRows));
+  return calls;
+}
+
+TEST(RuntimeFollowedActions, AreThoseOfProgramAndPartsOfOverlaps) {
+  comm::run_thread_ranks(2, [](comm::World& world) {
+    for (const bool at_once : {false, true}) {
+      schedule::ActionList program;
+      const std::vector<std::string> calls = followed(world, at_once, program);
+      std::vector<std::string> expected;
+      for (const schedule::Action& action : program) {
+        expected.push_back(to_string(action));
+        if (action.kind() != schedule::ActionKind::Overlap) continue;
+        expected.push_back(to_string(action.forward_part()));
+        expected.push_back(to_string(action.backward_part()));
+      }
+      CHECK_THAT(expected.size() > program.size());
+      CHECK_THAT(calls == expected);
+    }
+  });
 }
 
 // The user ranges that each thread recorded, in order.

@@ -174,15 +174,11 @@ int costs_command(Arguments& arguments) {
   } else {
     at::set_num_threads(1);
     const ModelData data = read_model_data(exported, input);
-    std::vector<c10::IValue> example = data.example(data.microbatches_for(exported, std::nullopt, 1));
-    sized = sized_graph(exported, example);
+    const int microbatches = data.microbatches_for(exported, std::nullopt, 1);
+    sized = sized_graph(exported, data.example(microbatches));
     device = resolve_device(device, 1).choice;
-    const c10::Device on = device_of(device);
-    graph::GraphModule module(exported, slot_tensors(archive, exported));
-    module.to(on);
-    for (c10::IValue& leaf : example)
-      if (leaf.isTensor()) leaf = leaf.toTensor().to(on);
-    seconds = profile_nodes(module, example);
+    const graph::GraphModule module(exported, slot_tensors(archive, exported), device_of(device));
+    seconds = profile_nodes(module, data.example(microbatches, device_of(device)));
   }
   const graph::Graph& graph = sized ? *sized : exported;
   ModelCosts costs{.layers = pipe::graph_layers(graph, seconds, static_cast<std::size_t>(layers))};

@@ -28,6 +28,7 @@
 #include <penstock/value/tensor_meta.h>
 #include <penstock/value/tree.h>
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -89,6 +90,11 @@ std::string report(const EvalJob& job, const std::map<std::string, at::Tensor>& 
   return text + "written to " + job.output + "\n";
 }
 
+//! The device on which --balance time measures.
+c10::Device measuring_device(const EvalJob& job) {
+  return job.split.by == pipe::BalanceBy::MeasuredTime ? device_of(job.rank_options.device) : c10::kCPU;
+}
+
 struct Loaded {
   ModelData data;  // the rows of this replica
   int microbatches;
@@ -117,7 +123,7 @@ Loaded load(const EvalJob& job, int replica) {
   }
   for (const std::int64_t count : value::chunk_sizes(data.rows, microbatches))
     check_inputs(graph, rows_of(data.leaves, 0, count));
-  const std::vector<c10::IValue> example = data.example(microbatches);
+  const std::vector<c10::IValue> example = data.example(microbatches, measuring_device(job));
   pipe::Pipe pipe(graph, source, spec_of(job), {}, example);
   const int stages = pipe.num_stages();
   if (stages % job.ranks.pp != 0) {
@@ -241,6 +247,8 @@ graph::SplitPositions check(const EvalJob& job) {
   check_output_file("--output", job.output, {job.model, job.input});
   const Loaded checked = load(job, 0);
   if (job.ranks.tp > 1) tensor_plan(checked.pipe.graph(), job.ranks.tp);
+  // libtorch caches the memory of the measured model, which the ranks need.
+  if (!measuring_device(job).is_cpu()) at::accelerator::emptyCache();
   return checked.pipe.split_positions();
 }
 

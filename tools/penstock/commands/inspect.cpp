@@ -7,6 +7,7 @@
 #include "commands/model_data.h"
 #include "commands/pipe_options.h"
 #include "commands/trained_weights.h"
+#include "config/device.h"
 #include "graph/passes/graph_costs.h"
 #include "graph/run/node_profile.h"
 #include "report/stages.h"
@@ -133,13 +134,13 @@ std::string json_of(const pipe::Pipe& pipe) {
   return json.text() + "\n";
 }
 
-std::vector<c10::IValue> example_of(const graph::Graph& graph, const std::string& input) {
+std::vector<c10::IValue> example_of(const graph::Graph& graph, const std::string& input, c10::Device device) {
   const ModelData data = read_model_data(graph, input);
-  return data.example(data.microbatches_for(graph, std::nullopt, 1));
+  return data.example(data.microbatches_for(graph, std::nullopt, 1), device);
 }
 
 //! The times of all nodes, in their order in the graph.
-std::string profile_json(const graph::Graph& graph, const std::vector<double>& seconds) {
+std::string profile_json(const graph::Graph& graph, const std::vector<double>& seconds, c10::Device device) {
   JsonWriter json;
   json.begin_object().key("nodes").begin_array();
   for (std::size_t i = 0; i < seconds.size(); ++i) {
@@ -147,15 +148,17 @@ std::string profile_json(const graph::Graph& graph, const std::vector<double>& s
     json.begin_object().field("operator", node.name()).field("module", node.module);
     json.field("seconds", seconds[i]).field("flops", node_flops(graph, node)).end_object();
   }
-  json.end_array().field("seconds", std::accumulate(seconds.begin(), seconds.end(), 0.0)).end_object();
+  json.end_array().field("seconds", std::accumulate(seconds.begin(), seconds.end(), 0.0));
+  json.field("device", device.str()).end_object();
   return json.text() + "\n";
 }
 
-std::string profile_of(const OpenedModel& model, const std::string& input, bool as_json) {
+std::string profile_of(const OpenedModel& model, const std::string& input, c10::Device device, bool as_json) {
   at::set_num_threads(1);
-  const graph::GraphModule module(model.graph, model.source(model.graph.slots));
-  const std::vector<double> seconds = profile_nodes(module, example_of(model.graph, input));
-  return as_json ? profile_json(model.graph, seconds) : profile_text(model.graph, seconds);
+  const graph::GraphModule module(model.graph, model.source(model.graph.slots), device);
+  const std::vector<double> seconds = profile_nodes(module, example_of(model.graph, input, device));
+  if (as_json) return profile_json(model.graph, seconds, device);
+  return profile_text(model.graph, seconds) + str_cat("measured on ", device.str(), "\n");
 }
 
 }  // namespace
@@ -166,6 +169,7 @@ int inspect_command(Arguments& arguments) {
   InspectFormat format = InspectFormat::Summary;
   std::string input, output, checkpoint;
   std::vector<std::string> renames;
+  DeviceChoice device = DeviceChoice::Cpu;
   arguments.positional("MODEL.pt2", file,
                        "an archive written by torch.export.save [with --checkpoint: the built-in GPT]",
                        Arguments::Need::Optional);
@@ -182,19 +186,24 @@ int inspect_command(Arguments& arguments) {
                                   "output format");
   arguments.option("--input", input,
                    "a safetensors file of examples; required by --balance time and --as profile");
+  arguments.choice<DeviceChoice>("--device", device, kDeviceChoices,
+                                 "device on which --balance time and --as profile measure");
   arguments.option("-o,--output", output, "output file (default: standard output)");
   arguments.parse();
   const bool measures = split.by == pipe::BalanceBy::MeasuredTime || format == InspectFormat::Profile;
   if (measures && input.empty())
     throw UsageError("--balance time and --as profile need examples to measure", {},
                      "pass a safetensors file with --input");
+  if (!measures && device == DeviceChoice::Cuda)
+    throw UsageError("--device requires --balance time or --as profile", {}, "nothing else is measured");
+  const c10::Device on = device_of(resolve_device(device, 1).choice);
   const OpenedModel model = open_with_weights(file, checkpoint, input, read_renames(renames));
   if (format == InspectFormat::Profile) {
-    write_output(output, profile_of(model, input, arguments.json()));
+    write_output(output, profile_of(model, input, on, arguments.json()));
     return 0;
   }
   std::vector<c10::IValue> example;
-  if (measures) example = example_of(model.graph, input);
+  if (measures) example = example_of(model.graph, input, on);
   const pipe::Pipe pipe(model.graph, model.source, split.spec().value_or(pipe::AtMarks{}), {}, example);
   if (arguments.json()) {
     write_output(output, json_of(pipe));

@@ -104,8 +104,11 @@ ModelData ModelData::part(const graph::Graph& graph, int ranks, int rank) const 
   return result;
 }
 
-std::vector<IValue> ModelData::example(int microbatches) const {
-  return rows_of(leaves, 0, value::chunk_sizes(rows, microbatches).front());
+std::vector<IValue> ModelData::example(int microbatches, c10::Device device) const {
+  std::vector<IValue> first = rows_of(leaves, 0, value::chunk_sizes(rows, microbatches).front());
+  for (IValue& leaf : first)
+    if (leaf.isTensor()) leaf = leaf.toTensor().to(device);
+  return first;
 }
 
 ModelData read_model_data(const graph::Graph& graph, const std::string& path) {

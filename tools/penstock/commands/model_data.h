@@ -26,8 +26,8 @@ struct ModelData {
   //! Returns the rows of a data-parallel rank, in multiples of the fixed batch if the model has one. Throws
   //! UsageError if there are fewer batches than ranks.
   ModelData part(const graph::Graph& graph, int ranks, int rank) const;
-  //! The leaves of the first microbatch.
-  std::vector<c10::IValue> example(int microbatches) const;
+  //! The leaves of the first microbatch, on the device.
+  std::vector<c10::IValue> example(int microbatches, c10::Device device = c10::kCPU) const;
 };
 
 //! Returns the given rows of each leaf. Leaves without rows are returned unchanged.

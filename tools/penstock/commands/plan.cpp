@@ -111,7 +111,7 @@ struct ModelOptions {
   std::string model;
   std::optional<double> flops;
   std::optional<std::string> input;
-  std::string optimizer = "adamw", parameter_dtype = "auto";
+  std::string optimizer = "adamw", parameter_dtype = "auto", device = "cpu";
   double momentum = 0;
 
   void declare(Arguments& arguments) {
@@ -121,6 +121,8 @@ struct ModelOptions {
                      "with --model: floating-point operations per second, used to estimate times");
     arguments.option("--input", input,
                      "with --model: a safetensors file of examples; times are measured instead of estimated");
+    arguments.choice("--device", device, Names{{"cpu", "cpu"}, {"cuda", "cuda"}, {"auto", "auto"}},
+                     "with --model and --input: device on which times are measured");
     Names optimizers;
     for (const char* const name : {"adamw", "adam", "sgd", "adagrad", "rmsprop"})
       optimizers.emplace_back(name, name);
@@ -136,7 +138,7 @@ struct ModelOptions {
   //! Throws UsageError if an option needs a model, but none is given.
   void check(const Arguments& arguments) const {
     if (!model.empty()) return;
-    for (const char* const name : {"--flops", "--input", "--optimizer", "--momentum", "--param-dtype"})
+    for (const char* const name : {"--flops", "--input", "--device", "--optimizer", "--momentum", "--param-dtype"})
       if (arguments.given(name))
         throw UsageError(std::string(name) + " requires --model", {}, "add --model MODEL.pt2, or remove it");
   }
@@ -157,6 +159,7 @@ struct ModelOptions {
     std::vector<std::string> args{model, "--json", "--layers", std::to_string(layers)};
     if (flops) args.insert(args.end(), {"--flops", std::to_string(*flops)});
     if (input) args.insert(args.end(), {"--input", *input});
+    if (device != "cpu") args.insert(args.end(), {"--device", device});
     const std::vector<std::string> more = training();
     args.insert(args.end(), more.begin(), more.end());
     const TorchOutput found = output_of_torch("costs", args);
@@ -189,6 +192,7 @@ std::vector<std::string> train_command_of(const plan::Plan& best, const plan::Pl
   if (!best.recomputed_modules.empty()) words.push_back("--recompute=" + join(best.recomputed_modules, ","));
   const std::vector<std::string> training = asked.training();
   words.insert(words.end(), training.begin(), training.end());
+  if (asked.device == "cuda") add("--device", "cuda");
   return words;
 }
 

@@ -41,7 +41,7 @@ c10::Device device_of(DeviceChoice resolved);
 int local_ranks(const comm::LaunchedRank& found);
 
 //! Resolves the backend `auto` for the device: PENSTOCK_BACKEND if set, else nccl for cuda if libtorch has
-//! it, else gloo. Throws UsageError for a backend that is unknown, or that libtorch or the device does not
+//! it, else shm. Throws UsageError for a backend that is unknown, or that libtorch or the device does not
 //! support.
 std::string resolve_backend(const std::string& requested, DeviceChoice device);
 

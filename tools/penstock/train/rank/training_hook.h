@@ -16,7 +16,7 @@ class TrainingHook : public train::RankHook {
   void on_start();
   void on_phase(train::RunPhase phase, const train::RankState& state) override;
   void on_action(const schedule::Action& action, const train::RankState& state) override;
-  //! Receives never block, so they are followed only if a fault is set for one.
+  //! Also receives, if a fault is set for one.
   bool follows(schedule::ActionKind kind) const override;
 
  private:

@@ -223,7 +223,7 @@ TEST(TrainLora, MergedWeightsAddTheProductOfTheAdapters) {
     if (slot.kind != graph::Slot::Kind::Constant)
       state.push_back(checkpoint::full_piece(slot.names[0], archive.load(slot.names[0])));
   const auto saved = std::make_shared<const checkpoint::Checkpoint>(*result.checkpoint);
-  const auto own = [&](const std::string& name) { return archive.load(name); };
+  const auto own = [&](const std::string& name, std::optional<std::uint64_t>) { return archive.load(name); };
   const MergedWeights merged(saved, state, own);
   for (const checkpoint::Piece& piece : state) {
     at::Tensor expected = piece.local.detach();
@@ -235,7 +235,9 @@ TEST(TrainLora, MergedWeightsAddTheProductOfTheAdapters) {
     EXPECT_TRUE(at::allclose(merged.read(piece.name), expected, 1e-5, 1e-6)) << piece.name;
     EXPECT_EQ(merged.read_changed(piece.name).defined(), adapted) << piece.name;
   }
-  const auto other = [&](const std::string& name) { return archive.load(name) + 1; };
+  const auto other = [&](const std::string& name, std::optional<std::uint64_t>) {
+    return archive.load(name) + 1;
+  };
   EXPECT_ERROR(MergedWeights(saved, state, other), UsageError, "other base weights");
   std::erase_if(state, [](const checkpoint::Piece& piece) { return piece.name == "layers.1.down.weight"; });
   EXPECT_ERROR(MergedWeights(saved, state, own), UsageError,

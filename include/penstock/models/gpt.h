@@ -121,6 +121,9 @@ TORCH_MODULE(Gpt);
 //! Initializes the parameters. The values depend only on the seed and the parameter name, so every split of
 //! the model starts from the same values, on every device.
 void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
+//! Initializes the parameter with this name.
+void initialize_parameter(const at::Tensor& parameter, const std::string& name, const GptOptions& options,
+                          std::uint64_t seed);
 
 //! Continues a prompt of at least one token. `model` must be complete. The context window slides if the text
 //! becomes longer than it.

@@ -17,6 +17,7 @@
 #include <penstock/train/model.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/nll_loss.h>
 #include <torch/nn/functional/loss.h>
@@ -145,15 +146,18 @@ class GptModel : public Model {
  public:
   GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora,
            const LossOptions& loss)
-      : options_(options), seed_(seed), smoothing_(loss.label_smoothing) {
+      : options_(options),
+        seed_(seed),
+        smoothing_(loss.label_smoothing),
+        plain_(gpt_on_meta(options, std::nullopt)) {
     check_loss_options(LossKind::CrossEntropy, loss, options.vocabulary);
     if (!loss.class_weights.empty())
       throw UsageError("the loss of the GPT has no class_weights", {}, "leave them out");
-    if (lora) lora_ = selected_layers(*gpt_on_meta(options, std::nullopt), *lora);
+    if (lora) lora_ = selected_layers(*plain_, *lora);
   }
 
   std::string summary() const override {
-    const auto count = static_cast<double>(models::parameter_count(*gpt_on_meta(options_, std::nullopt)));
+    const auto count = static_cast<double>(models::parameter_count(*plain_));
     const std::string text =
         formatted("GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
                   static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
@@ -198,19 +202,17 @@ class GptModel : public Model {
   }
 
   const Lora* lora() const override { return lora_ ? &*lora_ : nullptr; }
-  std::vector<at::Tensor> read_base(const std::vector<std::string>& names) const override {
-    Gpt model(options_);
-    models::initialize(*model, options_, seed_);
-    const auto parameters = model->named_parameters();
-    std::vector<at::Tensor> tensors;
-    for (const std::string& name : names) tensors.push_back(parameters[name].detach());
-    return tensors;
+  at::Tensor read_base(const std::string& name, std::optional<std::uint64_t> seed) const override {
+    const at::Tensor value = at::empty(plain_->named_parameters()[name].sizes());
+    models::initialize_parameter(value, name, options_, seed.value_or(seed_));
+    return value;
   }
 
  private:
   GptOptions options_;
   std::uint64_t seed_;
   double smoothing_;  // of the labels
+  Gpt plain_;         // without adapters and memory
   std::optional<Lora> lora_{};
 };
 

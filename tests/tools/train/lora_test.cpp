@@ -119,7 +119,7 @@ TEST(ToolTrainLora, EveryCommandAddsAdaptersToTheirBase) {
   EXPECT_EQ(eval(dir / "second.pt2", "second.safetensors", {}),
             eval(model, "init.safetensors", {"--checkpoint", second}));
   std::filesystem::remove_all(full);
-  expect_refused({"inspect", model, "--checkpoint", second}, "the base of the adapters cannot be opened");
+  expect_refused({"inspect", model, "--checkpoint", second}, "cannot be opened: there are no weights at");
 }
 
 // Compares merged weights, as one file and as shards, with base + scale * B A in Python.
@@ -150,8 +150,8 @@ TEST(ToolTrainLora, MergedWeightsOfExportedModelsAreFiles) {
   expect_done(language({"--lora=layers", "--lora-alpha=16", "--lr=0.05", "--ranks=1", "--checkpoint", run}));
   expect_merged(model, dir, "2", {"--merged", "--model", model});
   const std::string merged = dir / "merged.safetensors";
-  // A run that changes nothing shows from which weights it starts.
-  for (const std::string& start : {merged, dir / "shards"}) {
+  // A run that changes nothing shows from which weights it starts. Merging by hand and by --init are the same.
+  for (const std::string& start : {merged, dir / "shards", run}) {
     expect_done(
         language({"--init", start, "--optimizer=sgd", "--lr=0", "--ranks=1", "--checkpoint", dir / "next"}));
     expect_done({"checkpoint", "convert", dir / "next", dir / "next.safetensors", "--force"});
@@ -185,10 +185,26 @@ TEST(ToolTrainLora, MergedWeightsOfTheGptAreFiles) {
   gpt({"--steps=3", "--ranks=1", "--lora=blocks", "--lora-rank=2", "--lora-alpha=1", "--lr=0.05", "--init",
        dir / "base", "--checkpoint", dir / "run"});
   expect_merged(dir / "base.safetensors", dir, "0.5", {"--merged"});
-  gpt({"--steps=3", "--ranks=1", "--init", dir / "merged.safetensors", "--optimizer=sgd", "--lr=0",
-       "--checkpoint", dir / "next"});
-  expect_done({"checkpoint", "convert", dir / "next", dir / "next.safetensors"});
-  EXPECT_EQ(slurp(dir / "next.safetensors"), slurp(dir / "merged.safetensors"));
+  for (const std::string& start : {dir / "merged.safetensors", dir / "run"}) {
+    gpt({"--steps=3", "--ranks=1", "--init", start, "--optimizer=sgd", "--lr=0", "--seed=4", "--checkpoint",
+         dir / "next"});
+    expect_done({"checkpoint", "convert", dir / "next", dir / "next.safetensors", "--force"});
+    EXPECT_EQ(slurp(dir / "next.safetensors"), slurp(dir / "merged.safetensors"));
+    std::filesystem::remove_all(dir / "next");
+  }
+  // Adapters whose base is a run with adapters whose base is drawn from another seed.
+  const Words first{"--lora=blocks", "--lr=0.05", "--ranks=1", "--steps=3"};
+  const auto with = [&](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  gpt(with(first, {"--seed=5", "--checkpoint", dir / "first"}));
+  gpt(with(first, {"--seed=6", "--init", dir / "first", "--checkpoint", dir / "second"}));
+  gpt({"--steps=3", "--pp=2", "--init", dir / "second", "--optimizer=sgd", "--lr=0", "--checkpoint",
+       dir / "next"});
+  expect_done({"checkpoint", "convert", dir / "next", dir / "next.safetensors", "--force"});
+  expect_done({"checkpoint", "convert", dir / "second", dir / "second.safetensors", "--merged"});
+  EXPECT_EQ(slurp(dir / "next.safetensors"), slurp(dir / "second.safetensors"));
 }
 
 TEST(ToolTrainLora, CheckpointsContainStatisticsThatTheRunChanges) {
@@ -264,7 +280,11 @@ TEST(ToolTrainLora, RefusesBadInput) {
   Words resumed = with({"--resume"});
   expect_refused(resumed, "contains only the adapters");
   expect_refused(with({"--resume", "--lora=layers", "--lora-rank=2"}), "adapters of another kind");
-  expect_refused(language({"--init", dir / "run"}), "contains only the adapters of a run with LoRA");
+  expect_refused(language({"--init", dir / "run", "--init-rename=layers=blocks"}),
+                 "rename rules do not apply to the adapters");
+  expect_refused({"train", kArchives + "mlp.pt2", "--data=" + kArchives + "mlp.safetensors", "--loss=mse",
+                  "--batch=8", "--steps=1", "--init", dir / "run"},
+                 "no parameter or buffer 'layers.0.down.weight'");
 }
 
 }  // namespace

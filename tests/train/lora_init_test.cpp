@@ -2,12 +2,10 @@
 // and bit for bit with runs that start from a file of the merged weights.
 #include "support/error_message.h"
 #include "support/temp_dir.h"
-#include "train/archive_run.h"
-#include "train/small_run.h"
+#include "train/lora_run.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
-#include <penstock/graph/pt2.h>
 #include <penstock/models/gpt.h>
 #include <penstock/train/adapters.h>
 
@@ -23,10 +21,9 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using Tensors = std::map<std::string, at::Tensor>;
 
-const LoraOptions kLora{.patterns = {"layers.*.up", "layers.1.down"}, .rank = 4, .alpha = 6, .seed = 7};
-const LoraOptions kOtherLora{.patterns = {"layers.0", "layers.1.up"}, .rank = 2, .alpha = 1, .seed = 8};
+const LoraOptions kFirstLora{.patterns = {"layers.*.up", "layers.1.down"}, .rank = 4, .alpha = 6, .seed = 7};
+const LoraOptions kSecondLora{.patterns = {"layers.0", "layers.1.up"}, .rank = 2, .alpha = 1, .seed = 8};
 
 RunOptions source_options(const std::filesystem::path& directory) {
   RunOptions options;
@@ -49,15 +46,6 @@ RunOptions still_options(const Layout& layout, const std::filesystem::path& init
   options.accumulate = layout.accumulate;
   options.init = InitialWeights{.path = init};
   return options;
-}
-
-Tensors archive_weights(const std::string& model) {
-  const graph::Pt2Archive archive(recipe_file(model + ".pt2"));
-  Tensors weights;
-  for (const graph::Slot& slot : archive.graph().slots)
-    if (slot.kind != graph::Slot::Kind::Constant)
-      weights[slot.names[0]] = archive.load(slot.names[0]).detach();
-  return weights;
 }
 
 // W + scale * B A.
@@ -92,16 +80,14 @@ class Messages : public Observer {
 TEST(TrainLoraInit, ExportedModelsStartFromMergedWeightsInEveryTopology) {
   at::set_num_threads(1);
   const test::TempDir dir;
-  const RunResult source = train_archive({.archive = {.lora = kLora}}, source_options(dir / "lora"));
+  const RunResult source = train_archive({.archive = {.lora = kFirstLora}}, source_options(dir / "lora"));
   const Tensors expected = with_adapters(archive_weights("language"), source.parameters, 1.5);
   // The two-step way: a file of merged weights, as `checkpoint convert --merged` writes it.
   const auto adapters = std::make_shared<const checkpoint::Checkpoint>(*source.checkpoint);
   const Tensors weights = archive_weights("language");
-  std::vector<checkpoint::Piece> state;
-  for (const auto& [name, value] : weights) state.push_back(checkpoint::full_piece(name, value));
-  const MergedWeights merged(adapters, state, [&](const std::string& name, std::optional<std::uint64_t>) {
-    return weights.at(name);
-  });
+  const MergedWeights merged(
+      adapters, state_of(weights),
+      [&](const std::string& name, std::optional<std::uint64_t>) { return weights.at(name); });
   Tensors stored;
   for (const auto& [name, value] : weights) stored[name] = merged.read(name);
   checkpoint::save_safetensors(dir / "merged.safetensors", stored);
@@ -117,7 +103,7 @@ TEST(TrainLoraInit, ExportedModelsStartFromMergedWeightsInEveryTopology) {
     EXPECT_EQ(direct.losses, stepwise.losses);
     // New adapters on the merged weights.
     const RunResult adapted =
-        train_archive({.archive = {.lora = kOtherLora}}, still_options(layout, dir / "lora"));
+        train_archive({.archive = {.lora = kSecondLora}}, still_options(layout, dir / "lora"));
     expect_equal(adapted.parameters, stored);
     EXPECT_EQ(adapted.losses, direct.losses);
   }
@@ -131,8 +117,7 @@ TEST(TrainLoraInit, RunsContainStatisticsThatTheSourceChanged) {
   const ArchiveOptions plain{.loss = LossKind::Mse};
   ArchiveOptions adapted = plain;
   adapted.lora = LoraOptions{.patterns = {"0"}};
-  const RunResult source =
-      train_archive({.model = "norm", .archive = adapted, .data = "mlp"}, options);
+  const RunResult source = train_archive({.model = "norm", .archive = adapted, .data = "mlp"}, options);
   RunOptions next = still_options(layouts()[0], dir / "lora");
   next.checkpoint.directory = dir / "next";
   const RunResult started = train_archive({.model = "norm", .archive = plain, .data = "mlp"}, next);
@@ -148,29 +133,15 @@ TEST(TrainLoraInit, RunsContainStatisticsThatTheSourceChanged) {
   EXPECT_EQ(counters, 1U);
 }
 
-RunResult gpt_run(const RunOptions& options, const std::optional<LoraOptions>& lora) {
-  RunResult result;
-  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
-    const Vocabulary vocabulary(test::small_text());
-    const models::GptOptions gpt = test::small_gpt(vocabulary);
-    const auto data =
-        text_data(test::small_text(), vocabulary, {.length = gpt.context, .seed = options.seed});
-    const auto model = gpt_model(gpt, options.seed, lora);
-    RunResult mine = run(world, *model, *data, options, {.gather_parameters = true});
-    if (world.rank().value == 0) result = std::move(mine);
-  });
-  return result;
-}
-
 TEST(TrainLoraInit, GptsStartFromTheBaseOfAnotherSeed) {
   at::set_num_threads(1);
   const test::TempDir dir;
   const LoraOptions lora{.patterns = {"blocks.*.attention", "blocks.1.mlp"}, .rank = 3, .alpha = 6};
   RunOptions options = source_options(dir / "lora");
   options.seed = 5;
-  const RunResult source = gpt_run(options, lora);
-  const Vocabulary vocabulary(test::small_text());
-  models::Gpt base(test::small_gpt(vocabulary));
+  const models::GptOptions gpt = test::small_gpt(Vocabulary(test::small_text()));
+  const RunResult source = gpt_run(gpt, options, lora);
+  models::Gpt base(gpt);
   models::initialize(*base, base->options(), 5);
   Tensors weights;
   for (const auto& item : base->named_parameters()) weights[item.key()] = item.value().detach();
@@ -182,14 +153,14 @@ TEST(TrainLoraInit, GptsStartFromTheBaseOfAnotherSeed) {
                                          {2, 1, 1, 2, "1F1B", Sharding::None, 2},
                                          {1, 2, 1, 2, "1F1B", Sharding::Full, 2},
                                          {1, 2, 1, 2, "1F1B", Sharding::Optimizer}}) {
-    SCOPED_TRACE(topology.schedule);
+    SCOPED_TRACE(text_of(topology));
     RunOptions still = test::with(topology, still_options(layouts()[0], dir / "lora"));
     still.seed = 9;
-    const RunResult plain = gpt_run(still, std::nullopt);
+    const RunResult plain = gpt_run(gpt, still, std::nullopt);
     expect_close(plain.parameters, expected);
     if (first.empty()) first = plain.parameters;
     expect_equal(plain.parameters, first);
-    expect_equal(gpt_run(still, lora).parameters, first);
+    expect_equal(gpt_run(gpt, still, lora).parameters, first);
   }
 }
 
@@ -197,10 +168,10 @@ TEST(TrainLoraInit, GptsStartFromTheBaseOfAnotherSeed) {
 TEST(TrainLoraInit, BasesMayBeRunsWithLora) {
   at::set_num_threads(1);
   const test::TempDir dir;
-  const RunResult first = train_archive({.archive = {.lora = kLora}}, source_options(dir / "first"));
+  const RunResult first = train_archive({.archive = {.lora = kFirstLora}}, source_options(dir / "first"));
   RunOptions options = source_options(dir / "second");
   options.init = InitialWeights{.path = dir / "first"};
-  const RunResult second = train_archive({.archive = {.lora = kOtherLora}}, options);
+  const RunResult second = train_archive({.archive = {.lora = kSecondLora}}, options);
   const Tensors expected = with_adapters(with_adapters(archive_weights("language"), first.parameters, 1.5),
                                          second.parameters, 0.5);
   expect_close(train_archive({}, still_options(layouts()[4], dir / "second")).parameters, expected);
@@ -208,16 +179,16 @@ TEST(TrainLoraInit, BasesMayBeRunsWithLora) {
   // It resumes on the same base only.
   options.checkpoint.resume = true;
   options.steps = 6;
-  const RunResult resumed = train_archive({.archive = {.lora = kOtherLora}}, options);
+  const RunResult resumed = train_archive({.archive = {.lora = kSecondLora}}, options);
   RunOptions whole = options;
   whole.checkpoint = {};
-  const RunResult unstopped = train_archive({.archive = {.lora = kOtherLora}}, whole);
+  const RunResult unstopped = train_archive({.archive = {.lora = kSecondLora}}, whole);
   EXPECT_EQ(resumed.losses, std::vector<double>(unstopped.losses.begin() + 4, unstopped.losses.end()));
   RunOptions longer = source_options(dir / "first");
   longer.checkpoint.resume = true;
   longer.steps = 5;
-  train_archive({.archive = {.lora = kLora}}, longer);  // changes only the adapters of the base
-  const ArchiveOptions archive{.file = recipe_file("language.pt2"), .lora = kOtherLora};
+  train_archive({.archive = {.lora = kFirstLora}}, longer);  // changes only the adapters of the base
+  const ArchiveOptions archive{.file = recipe_file("language.pt2"), .lora = kSecondLora};
   options.steps = 8;
   EXPECT_ERROR(check_before_start(*archive_model(archive).model, options), UsageError,
                "trained on other base weights");
@@ -231,7 +202,7 @@ TEST(TrainLoraInit, RefusesMissingAndOtherBases) {
   train_archive({}, base);
   RunOptions options = source_options(dir / "lora");
   options.init = InitialWeights{.path = dir / "base"};
-  train_archive({.archive = {.lora = kLora}}, options);
+  train_archive({.archive = {.lora = kFirstLora}}, options);
   const auto start = [&](const InitialWeights& init, const std::string& model) {
     RunOptions next = still_options(layouts()[0], init.path);
     next.init = init;

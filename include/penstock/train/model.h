@@ -119,9 +119,9 @@ class Model {
   virtual std::vector<checkpoint::Piece> state_metadata() const { return {}; }
   //! The adapters of a model with LoRA, whose parameters are a part of the state_dict; null without LoRA.
   virtual const Lora* lora() const { return nullptr; }
-  //! Reads a parameter or buffer by its name, with the value that the stages start from: the base of adapters.
-  //! Random initial values are those of `seed` if it is given. Undefined if unknown. Only called for adapters:
-  //! those of this model, and those of initial weights.
+  //! Reads a parameter or buffer by its name, with the value that the stages start from: the base of
+  //! adapters. Random initial values are those of `seed` if it is given. Undefined if unknown. Only called
+  //! for adapters: those of this model, and those of initial weights.
   virtual at::Tensor read_base(const std::string& /*name*/, std::optional<std::uint64_t> /*seed*/) const {
     return {};
   }

@@ -173,7 +173,8 @@ void CheckpointManager::initialize(const Assembly& assembly, const Model& model)
   if (!options_.init) return;
   std::vector<checkpoint::Piece> pieces = pieces_of(assembly);
   std::erase_if(pieces, [&](const auto& piece) { return assembly.state.adapters.contains(piece.name); });
-  const std::vector<std::string> messages = load_initial_weights(*options_.init, model, std::move(pieces), world_);
+  const std::vector<std::string> messages =
+      load_initial_weights(*options_.init, model, std::move(pieces), world_);
   messages_.insert(messages_.end(), messages.begin(), messages.end());
   copy_to_tied(assembly);
 }

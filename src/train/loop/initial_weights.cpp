@@ -61,8 +61,11 @@ void check_dtypes(const checkpoint::Checkpoint& weights, const std::vector<check
 // Merges whole tensors, one at a time, so that the values do not depend on the topology.
 std::vector<std::string> load_merged(const AdapterMerge& merge,
                                      const std::vector<checkpoint::Piece>& pieces) {
-  for (const checkpoint::Piece& piece : checkpoint::local_pieces(pieces))
-    checkpoint::copy_part(merge.read(piece.name), piece.region, piece.local);
+  for (const checkpoint::Piece& piece : pieces) {
+    const at::Tensor full = merge.read(piece.name);
+    for (const checkpoint::Piece& part : checkpoint::local_pieces({piece}))
+      checkpoint::copy_part(full, part.region, part.local);
+  }
   return {str_cat("initial weights from ", merge.path().string(), ": ", to_string(merge.note().lora),
                   ", merged into its base")};
 }

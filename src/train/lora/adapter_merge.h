@@ -37,8 +37,8 @@ class AdapterMerge {
   std::map<std::string, const AdaptedLayer*> layers_{};  // by weight
 };
 
-//! Opens initial weights that are the checkpoint of a run with LoRA; null if they are others. Throws UsageError
-//! if they do not exist, or with rename rules.
+//! Opens initial weights that are the checkpoint of a run with LoRA; null if they are others. Throws
+//! UsageError if they do not exist, or with rename rules.
 std::unique_ptr<const AdapterMerge> open_adapters(const InitialWeights& weights,
                                                   const std::vector<checkpoint::Piece>& state,
                                                   const ReadTensor& own, const AdapterChain& chain = {});

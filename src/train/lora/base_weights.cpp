@@ -109,7 +109,8 @@ ReadTensor own_weights(const Model& model) {
     if (!value.defined())
       throw UsageError("the model does not tell the initial value of " + quote(name, 200) +
                            ", which belongs to the base of adapters",
-                       {}, "implement Model::read_base, or merge the adapters into a file of complete weights");
+                       {},
+                       "implement Model::read_base, or merge the adapters into a file of complete weights");
     return value;
   };
 }

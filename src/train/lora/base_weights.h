@@ -23,9 +23,9 @@ using AdapterChain = std::vector<std::filesystem::path>;
 
 class BaseWeights {
  public:
-  //! `state` lists the parameters and buffers without adapters; only their metadata is used. `own` reads those
-  //! of the model, for the run with this seed. Opens the initial weights, which may be those of another run
-  //! with LoRA; `chain` are the runs whose base this is.
+  //! `state` lists the parameters and buffers without adapters; only their metadata is used. `own` reads
+  //! those of the model, for the run with this seed. Opens the initial weights, which may be those of another
+  //! run with LoRA; `chain` are the runs whose base this is.
   BaseWeights(std::vector<checkpoint::Piece> state, ReadTensor own, const std::optional<InitialWeights>& init,
               std::optional<std::uint64_t> seed, const AdapterChain& chain = {});
   ~BaseWeights();

@@ -13,8 +13,9 @@ struct MergedWeights::Impl {
 
 MergedWeights::MergedWeights(std::shared_ptr<const checkpoint::Checkpoint> adapters,
                              std::vector<checkpoint::Piece> state, ReadTensor own)
-    : impl_(std::make_unique<Impl>(
-          Impl{AdapterMerge(std::move(adapters), std::move(state), std::move(own))})) {}
+    : impl_(
+          std::make_unique<Impl>(Impl{AdapterMerge(std::move(adapters), std::move(state), std::move(own))})) {
+}
 
 MergedWeights::~MergedWeights() = default;
 MergedWeights::MergedWeights(MergedWeights&&) noexcept = default;

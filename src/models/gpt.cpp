@@ -158,9 +158,9 @@ GptImpl::GptImpl(const GptOptions& options, std::optional<GptPart> part)
   check(options_, part_);
   // A tied head is the token embedding: a part that has only the head has a copy of it under the same name.
   if (part_.has_embedding || (part_.has_head && options_.tied))
-    token = register_module("token", nn::Embedding(options_.vocabulary, options_.width));
+    token = register_module("token", AdaptableEmbedding(options_.vocabulary, options_.width));
   if (part_.has_embedding && options_.positions == PositionKind::Learned)
-    position = register_module("position", nn::Embedding(options_.context, options_.width));
+    position = register_module("position", AdaptableEmbedding(options_.context, options_.width));
   dropout = register_module("dropout", nn::Dropout(options_.dropout));
   const auto list = register_module("blocks", std::make_shared<nn::Module>());
   for (std::int64_t i = part_.first_block; i < part_.end_block; ++i)

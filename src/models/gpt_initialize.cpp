@@ -23,29 +23,31 @@ std::uint64_t name_seed(std::uint64_t seed, std::string_view name) {
   return key ^ (key >> 33);
 }
 
-void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
+void initialize_parameter(const at::Tensor& parameter, const std::string& name, const GptOptions& options,
+                          std::uint64_t seed) {
   const torch::NoGradGuard no_grad;
   constexpr double usual = 0.02;
   // Scale down the layers that add to the residual stream, so that its variance does not grow with depth.
   const double residual =
       usual / std::sqrt(2.0 * static_cast<double>(std::max<std::int64_t>(options.layers, 1)));
-  for (auto& item : module.named_parameters()) {
-    const std::string& name = item.key();
-    if (name.ends_with(".bias")) {
-      item.value().zero_();
-    } else if (name.find("norm") != std::string::npos) {
-      item.value().fill_(1);
-    } else {
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(name_seed(seed, name));
-      const bool into_stream = name.ends_with(".out.weight") || name.ends_with(".down.weight");
-      const double deviation = into_stream ? residual : usual;
-      if (item.value().is_cpu()) {
-        item.value().normal_(0.0, deviation, generator);
-      } else {  // drawn on the CPU, so that every device gets the same values
-        item.value().copy_(torch::empty_like(item.value(), torch::kCPU).normal_(0.0, deviation, generator));
-      }
+  if (name.ends_with(".bias")) {
+    parameter.zero_();
+  } else if (name.find("norm") != std::string::npos) {
+    parameter.fill_(1);
+  } else {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(name_seed(seed, name));
+    const bool into_stream = name.ends_with(".out.weight") || name.ends_with(".down.weight");
+    const double deviation = into_stream ? residual : usual;
+    if (parameter.is_cpu()) {
+      parameter.normal_(0.0, deviation, generator);
+    } else {  // drawn on the CPU, so that every device gets the same values
+      parameter.copy_(torch::empty_like(parameter, torch::kCPU).normal_(0.0, deviation, generator));
     }
   }
+}
+
+void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed) {
+  for (auto& item : module.named_parameters()) initialize_parameter(item.value(), item.key(), options, seed);
 }
 
 }  // namespace penstock::models

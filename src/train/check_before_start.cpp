@@ -93,7 +93,7 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
   const bool starts = newest == checkpoints.rend();
   // The base of adapters is not in the checkpoint.
   if (options.init && (starts || !state.base.empty()))
-    check_initial_weights(*options.init, pieces_without(model, state.adapters));
+    check_initial_weights(*options.init, model, pieces_without(model, state.adapters));
   if (options.init && starts) return;
   if (starts)
     throw UsageError("there is no complete checkpoint to resume from in " +
@@ -124,7 +124,7 @@ void check_resume(const Model& model, const StagedModel& split, const RunOptions
 void check_checkpoints(const Model& model, const StagedModel& split, const RunOptions& options) {
   const CheckpointOptions& checkpoint_options = options.checkpoint;
   if (options.init && !checkpoint_options.resume)
-    check_initial_weights(*options.init, pieces_without(model, split.state().adapters));
+    check_initial_weights(*options.init, model, pieces_without(model, split.state().adapters));
   if (!checkpoint_options.directory) {
     if (checkpoint_options.resume) throw UsageError("resume needs a checkpoint directory");
     return;

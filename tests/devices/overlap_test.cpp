@@ -91,7 +91,8 @@ std::vector<runtime::PipelineStage> stages_of(const OverlapRun& run, const tenso
     auto stages = stages_on(device, shape, group);
     if (run.replicas == Replicas::Replicated)
       options.data_parallel = std::make_shared<parallel::ReplicatedStages>(
-          stages, mesh.group("dp"), parallel::ReplicateOptions{.bucket_bytes = 100, .first_bucket_bytes = 50});
+          stages, mesh.group("dp"),
+          parallel::ReplicateOptions{.bucket_bytes = 100, .first_bucket_bytes = 50});
     return stages;
   }
   const auto shards = std::make_shared<parallel::ShardedStages>(mesh.group("dp"));
@@ -163,7 +164,11 @@ TEST_F(DevicesOverlap, RunsEveryPairAtTheSameTime) {
       const OverlapOutcome outcome = train_with(run, c10::kCUDA);
       EXPECT_THAT(outcome.losses, testing::Pointwise(testing::DoubleNear(1e-5), expected.losses));
       EXPECT_GT(outcome.overlaps, 3 * kMicrobatches);
-      for (const auto& race : simulated::races()) if (race.operation != "aten::erfinv") { static int n = 0; if (n++ < 40) std::fprintf(stderr, "DEBUG %s\n", race.message.c_str()); }
+      for (const auto& race : simulated::races())
+        if (race.operation != "aten::erfinv") {
+          static int n = 0;
+          if (n++ < 40) std::fprintf(stderr, "DEBUG %s\n", race.message.c_str());
+        }
       const std::vector<std::string> races = take_races();
       EXPECT_THAT(races, testing::Each("aten::erfinv after aten::erfinv"));
       EXPECT_EQ(races.size(), static_cast<std::size_t>(outcome.overlaps));
@@ -206,15 +211,15 @@ TEST_F(DevicesOverlap, TrainerOverlapsAlsoIfAHookFollows) {
     const train::RunResult expected = small_run(options);
     forward_streams.clear();
     std::atomic<int> parts = 0;
-    const auto callback = at::addGlobalCallback(
-        at::RecordFunctionCallback(note_stream).scopes({at::RecordScope::FUNCTION}));
+    const auto callback =
+        at::addGlobalCallback(at::RecordFunctionCallback(note_stream).scopes({at::RecordScope::FUNCTION}));
     const train::RunResult result = small_run(
         options, nullptr, false, 0, [&](Rank) { return std::make_unique<Hook>(parts); }, c10::kCUDA);
     at::removeCallback(callback);
     std::fprintf(stderr, "DEBUG %s\n", testing::PrintToString(forward_streams).c_str());
     EXPECT_THAT(result.losses, testing::Pointwise(testing::DoubleNear(1e-5), expected.losses));
     EXPECT_EQ(parts, 2 * dp * 2 * 8 * 3);  // one per rank, stage, microbatch and step
-    ASSERT_EQ(forward_streams.size()/*DEBUG*/, static_cast<std::size_t>(2 * dp));
+    ASSERT_EQ(forward_streams.size() /*DEBUG*/, static_cast<std::size_t>(2 * dp));
     for (const auto& [device, streams] : forward_streams) EXPECT_EQ(streams.size(), 3U) << device;
   }
 }

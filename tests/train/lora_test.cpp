@@ -3,9 +3,8 @@
 #include "graph/passes/passes.h"
 #include "support/error_message.h"
 #include "support/temp_dir.h"
-#include "train/archive_run.h"
 #include "train/lora/graph_adapters.h"
-#include "train/small_run.h"
+#include "train/lora_run.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/checkpoint.h>
@@ -17,9 +16,6 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <fstream>
-#include <set>
 
 namespace penstock::train {
 namespace {
@@ -34,40 +30,14 @@ ArchiveRun adapted_run(const LoraOptions& lora = python_lora()) {
   return {.archive = {.lora = lora}};
 }
 
-const std::map<std::string, RunOptions>& recipes() {
-  static const std::map<std::string, RunOptions> all = [] {
-    RunOptions sgd, adamw;
-    sgd.optimizer = {.kind = OptimizerKind::Sgd, .momentum = 0.5};
-    sgd.learning_rate.peak = 0.05;
-    adamw.optimizer = {.kind = OptimizerKind::AdamW, .weight_decay = 0.1};
-    adamw.learning_rate.peak = 0.02;
-    return std::map<std::string, RunOptions>{{"sgd", sgd}, {"adamw", adamw}};
-  }();
-  return all;
-}
-
-RunOptions options_for(const std::string& recipe, const Layout& layout) {
-  RunOptions options = recipes().at(recipe);
-  options.parallel = layout.parallel;
-  options.accumulate = layout.accumulate;
-  options.steps = kSteps;
-  options.batch = 8;
-  return options;
-}
-
 bool is_adapter(const std::string& name) {
   return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
 }
 
 TEST(TrainLora, LossesAndAdaptersMatchPythonInEveryTopology) {
   at::set_num_threads(1);
-  std::map<std::string, std::vector<double>> expected;
-  std::ifstream file(recipe_file("lora.txt"));
-  std::string recipe;
-  double step = 0, loss = 0;
-  while (file >> recipe >> step >> loss) expected[recipe].push_back(loss);
   const auto adapters = checkpoint::load_safetensors(recipe_file("lora.safetensors"));
-  for (const auto& [name, losses] : expected) {
+  for (const auto& [name, losses] : python_losses("lora.txt")) {
     for (const Layout& layout : layouts()) {
       SCOPED_TRACE(name + ", " + text_of(layout));
       const RunResult result = train_archive(adapted_run(), options_for(name, layout));
@@ -218,12 +188,9 @@ TEST(TrainLora, MergedWeightsAddTheProductOfTheAdapters) {
   options.checkpoint.directory = dir / "c";
   const RunResult result = train_archive(adapted_run(), options);
   const graph::Pt2Archive archive(recipe_file("language.pt2"));
-  std::vector<checkpoint::Piece> state;
-  for (const graph::Slot& slot : archive.graph().slots)
-    if (slot.kind != graph::Slot::Kind::Constant)
-      state.push_back(checkpoint::full_piece(slot.names[0], archive.load(slot.names[0])));
+  std::vector<checkpoint::Piece> state = state_of(archive_weights("language"));
   const auto saved = std::make_shared<const checkpoint::Checkpoint>(*result.checkpoint);
-  const auto own = [&](const std::string& name) { return archive.load(name); };
+  const auto own = [&](const std::string& name, std::optional<std::uint64_t>) { return archive.load(name); };
   const MergedWeights merged(saved, state, own);
   for (const checkpoint::Piece& piece : state) {
     at::Tensor expected = piece.local.detach();
@@ -235,7 +202,9 @@ TEST(TrainLora, MergedWeightsAddTheProductOfTheAdapters) {
     EXPECT_TRUE(at::allclose(merged.read(piece.name), expected, 1e-5, 1e-6)) << piece.name;
     EXPECT_EQ(merged.read_changed(piece.name).defined(), adapted) << piece.name;
   }
-  const auto other = [&](const std::string& name) { return archive.load(name) + 1; };
+  const auto other = [&](const std::string& name, std::optional<std::uint64_t>) {
+    return archive.load(name) + 1;
+  };
   EXPECT_ERROR(MergedWeights(saved, state, other), UsageError, "other base weights");
   std::erase_if(state, [](const checkpoint::Piece& piece) { return piece.name == "layers.1.down.weight"; });
   EXPECT_ERROR(MergedWeights(saved, state, own), UsageError,
@@ -303,7 +272,7 @@ TEST(TrainLora, RefusesWhatCannotBeAdapted) {
     EXPECT_ERROR(gpt_model({.vocabulary = 5, .context = 4, .layers = 1, .heads = 1, .width = 4}, 1, lora),
                  UsageError, text);
   };
-  refused({.patterns = {"layers.*.upp"}}, "no linear layer of the model matches 'layers.*.upp'");
+  refused({.patterns = {"layers.*.upp"}}, "no linear layer or embedding of the model matches 'layers.*.upp'");
   refused({}, "needs patterns");
   refused({.patterns = {"*"}, .rank = 0}, "rank of LoRA must be between 1 and 65535");
   refused({.patterns = {"*"}, .alpha = 0}, "alpha of LoRA must be greater than 0");
@@ -312,8 +281,8 @@ TEST(TrainLora, RefusesWhatCannotBeAdapted) {
     const LoraOptions lora{.patterns = {pattern}};
     EXPECT_ERROR(archive_model({.file = recipe_file("language.pt2"), .lora = lora}), UsageError, text);
   };
-  archive_refused("head", "also the table of an embedding");
-  archive_refused("layers.0.norm", "no linear layer");
+  archive_refused("head", "the table of an embedding");
+  archive_refused("layers.0.norm", "no linear layer or embedding");
 }
 
 test::Topology topology(int pp, int dp, Sharding sharding = Sharding::None, int tp = 1) {
@@ -326,37 +295,20 @@ test::Topology topology(int pp, int dp, Sharding sharding = Sharding::None, int 
           .tp = tp};
 }
 
-RunResult gpt_run(const test::Topology& topology, const RunOptions& more, const LoraOptions& lora) {
-  const RunOptions options = test::with(topology, more);
-  RunResult result;
-  comm::run_thread_ranks(options.parallel.ranks(), [&](comm::World& world) {
-    const Vocabulary vocabulary(test::small_text());
-    const models::GptOptions gpt = test::small_gpt(vocabulary);
-    const auto data =
-        text_data(test::small_text(), vocabulary, {.length = gpt.context, .seed = options.seed});
-    const auto model = gpt_model(gpt, options.seed, lora);
-    RunResult mine = run(world, *model, *data, options, {.gather_parameters = true});
-    if (world.rank().value == 0) result = std::move(mine);
-  });
-  return result;
+RunResult small_gpt_run(const test::Topology& topology, const RunOptions& more, const LoraOptions& lora) {
+  return gpt_run(test::small_gpt(Vocabulary(test::small_text())), test::with(topology, more), lora);
 }
 
 TEST(TrainLora, GptIsTheSameInEveryTopology) {
   at::set_num_threads(1);
   const LoraOptions lora{.patterns = {"blocks.*.attention", "blocks.1.mlp", "blocks.3.mlp.down"}, .rank = 3};
-  const RunResult alone = gpt_run(topology(1, 1), test::small_options(), lora);
+  const RunResult alone = small_gpt_run(topology(1, 1), test::small_options(), lora);
   EXPECT_LT(alone.losses.back(), alone.losses.front());
   for (const test::Topology& one :
        {topology(2, 1), topology(2, 2), topology(2, 2, Sharding::Full), topology(1, 1, Sharding::None, 2),
         topology(2, 1, Sharding::None, 2), topology(1, 2, Sharding::Full, 2)}) {
-    SCOPED_TRACE("pp " + std::to_string(one.pp) + " dp " + std::to_string(one.dp) + " tp " +
-                 std::to_string(one.tp));
-    const RunResult result = gpt_run(one, test::small_options(), lora);
-    for (std::size_t i = 0; i < alone.losses.size(); ++i)
-      EXPECT_NEAR(result.losses.at(i), alone.losses[i], 2e-4) << i;
-    ASSERT_EQ(result.parameters.size(), alone.parameters.size());
-    for (const auto& [name, value] : alone.parameters)
-      EXPECT_TRUE(at::allclose(result.parameters.at(name), value, 1e-2, 2e-3)) << name;
+    SCOPED_TRACE(text_of(one));
+    expect_same_training(small_gpt_run(one, test::small_options(), lora), alone);
   }
 }
 
@@ -367,13 +319,13 @@ TEST(TrainLora, GptResumesBitwise) {
     const test::TempDir dir;
     RunOptions options = test::small_options();
     options.steps = 6;
-    const RunResult whole = gpt_run(one, options, lora);
+    const RunResult whole = small_gpt_run(one, options, lora);
     options.checkpoint.directory = dir / "c";
     options.steps = 3;
-    gpt_run(one, options, lora);
+    small_gpt_run(one, options, lora);
     options.checkpoint.resume = true;
     options.steps = 6;
-    const RunResult resumed = gpt_run(one, options, lora);
+    const RunResult resumed = small_gpt_run(one, options, lora);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(resumed.losses.at(i), whole.losses.at(i + 3));
     for (const auto& [name, value] : whole.parameters)
       EXPECT_TRUE(at::equal(resumed.parameters.at(name), value)) << name;

@@ -7,6 +7,7 @@
 // This header needs torch::nn, which takes seconds to compile; penstock.h does not include it.
 #pragma once
 
+#include <penstock/models/adaptable_embedding.h>
 #include <penstock/models/adaptable_linear.h>
 #include <penstock/models/documents.h>
 #include <penstock/models/gpt_options.h>
@@ -14,7 +15,6 @@
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
@@ -104,7 +104,7 @@ class GptImpl : public torch::nn::Module {
   const GptOptions& options() const { return options_; }
   const GptPart& part() const { return part_; }
 
-  torch::nn::Embedding token{nullptr}, position{nullptr};
+  AdaptableEmbedding token{nullptr}, position{nullptr};
   std::vector<Block> blocks;
   torch::nn::LayerNorm norm{nullptr};
   AdaptableLinear head{nullptr};  //!< empty if tied
@@ -121,6 +121,9 @@ TORCH_MODULE(Gpt);
 //! Initializes the parameters. The values depend only on the seed and the parameter name, so every split of
 //! the model starts from the same values, on every device.
 void initialize(torch::nn::Module& module, const GptOptions& options, std::uint64_t seed);
+//! Initializes the parameter with this name.
+void initialize_parameter(const at::Tensor& parameter, const std::string& name, const GptOptions& options,
+                          std::uint64_t seed);
 
 //! Continues a prompt of at least one token. `model` must be complete. The context window slides if the text
 //! becomes longer than it.

@@ -29,15 +29,17 @@ struct AdapterNote {
 //! Returns the note of a checkpoint; nullopt if it is not of a LoRA run. Throws ParseError if it is damaged.
 std::optional<AdapterNote> adapter_note(const checkpoint::Checkpoint& checkpoint);
 
-//! Reads a parameter or buffer of a model by its name.
-using ReadTensor = std::function<at::Tensor(const std::string& name)>;
+//! Reads a parameter or buffer of a model by its name. Values that the model draws at random are those of a
+//! run with this seed; nullopt: of the model itself, or unknown.
+using ReadTensor = std::function<at::Tensor(const std::string& name, std::optional<std::uint64_t> seed)>;
 
 //! The weights of a LoRA run as weights of the model: W + scale * B A for layers with adapters.
 class MergedWeights {
  public:
   //! `state` lists the parameters and buffers of the model without adapters, of which only metadata is used;
-  //! `own` reads their values, which are the base if the run had no initial weights. Reads a part of the base
-  //! to verify it. Throws UsageError if the adapters do not fit the model, or were trained on another base.
+  //! `own` reads their values, which are the base if the run had no initial weights. If its initial weights
+  //! were those of another run with LoRA, that run's adapters are merged, too. Reads a part of the base to
+  //! verify it. Throws UsageError if the adapters do not fit the model, or were trained on another base.
   MergedWeights(std::shared_ptr<const checkpoint::Checkpoint> adapters, std::vector<checkpoint::Piece> state,
                 ReadTensor own);
   ~MergedWeights();

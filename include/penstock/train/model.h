@@ -122,9 +122,12 @@ class Model {
   virtual std::vector<checkpoint::Piece> state_metadata() const { return {}; }
   //! The adapters of a model with LoRA, whose parameters are a part of the state_dict; null without LoRA.
   virtual const Lora* lora() const { return nullptr; }
-  //! Reads parameters of the base by their names, with the values that the stages start from. Only called
-  //! for a model with LoRA.
-  virtual std::vector<at::Tensor> read_base(const std::vector<std::string>& /*names*/) const { return {}; }
+  //! Reads a parameter or buffer by its name, with the value that the stages start from: the base of
+  //! adapters. Random initial values are those of `seed` if it is given. Undefined if unknown. Only called
+  //! for adapters: those of this model, and those of initial weights.
+  virtual at::Tensor read_base(const std::string& /*name*/, std::optional<std::uint64_t> /*seed*/) const {
+    return {};
+  }
 };
 
 //! Options of a loss, with the meaning that they have in PyTorch.

@@ -222,15 +222,14 @@ CheckpointWriter::CheckpointWriter(std::unique_ptr<Impl> impl) : impl_(std::move
 std::unique_ptr<CheckpointWriter::Impl> Access::make_impl(const std::filesystem::path& directory,
                                                           const comm::Group& group,
                                                           const WriterOptions& options, FileSystem& files) {
-  std::unique_ptr<CheckpointWriter::Impl> impl(
-      new CheckpointWriter::Impl{.directory = directory,
-                                 .path = directory,
-                                 .group = group,
-                                 .background = 
-                                     group.size() == 1 ? group : duplicate(group, comm::GroupUse::Objects),
-                                 .options = options,
-                                 .files = files,
-                                 .lock = DirectoryLock(directory)});
+  std::unique_ptr<CheckpointWriter::Impl> impl(new CheckpointWriter::Impl{
+      .directory = directory,
+      .path = directory,
+      .group = group,
+      .background = group.size() == 1 ? group : duplicate(group, comm::GroupUse::Objects),
+      .options = options,
+      .files = files,
+      .lock = DirectoryLock(directory)});
   if (directory.empty()) throw UsageError("a checkpoint needs a directory");
   if (options.keep.value_or(1) < 1)
     throw UsageError(str_cat("a checkpoint writer cannot keep ", *options.keep, " checkpoints"), {},

@@ -144,4 +144,15 @@ void read_part(const StoredTensor& stored, const PieceSource& source, const Regi
   }
 }
 
+void copy_part(const at::Tensor& full, const Region& part, const at::Tensor& local) {
+  const at::NoGradGuard no_grad;
+  const std::vector<std::int64_t> shape = full.sizes().vec();
+  for (const Chunk& chunk : chunks_of(part, shape)) {
+    at::Tensor source = full;
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      source = source.narrow(static_cast<std::int64_t>(d), chunk.box.offsets[d], chunk.box.lengths[d]);
+    region_of(local.detach(), part, chunk, chunk.box).copy_(source);
+  }
+}
+
 }  // namespace penstock::checkpoint

@@ -1,4 +1,4 @@
-// Copies elements from the stored pieces to the requested pieces.
+// Copies elements from the stored pieces, or from a full tensor, to the requested pieces.
 #pragma once
 
 #include <penstock/checkpoint/checkpoint.h>
@@ -21,5 +21,8 @@ struct PieceSource {
 //! counts of the report.
 void read_part(const StoredTensor& stored, const PieceSource& source, const Region& part,
                const at::Tensor& local, LoadReport& report);
+
+//! Fills `local`, which is the region `part` of `full`, from a tensor in memory. Casts the elements.
+void copy_part(const at::Tensor& full, const Region& part, const at::Tensor& local);
 
 }  // namespace penstock::checkpoint

@@ -162,8 +162,8 @@ class NcclTransport : public Transport {
     return connection.run(
         [opening, members, me]() -> BackendPtr {
           return c10::make_intrusive<NcclBackend>(
-              open_communicator(opening, opening.key, me, static_cast<int>(members.size())), opening,
-              members, me);
+              open_communicator(opening, opening.key, me, static_cast<int>(members.size())), opening, members,
+              me);
         },
         [](c10d::Backend& late) { late.abort(); });
   }

@@ -181,8 +181,7 @@ std::optional<Group> Group::split(std::optional<int> color, int key) const {
 Group duplicate(const Group& group, GroupUse use) {
   Group::Impl& impl = *Access::impl(group);
   const std::string child = str_cat(impl.name, "/", impl.splits++, ".0");
-  return Access::group(
-      make_group(child, impl.members, impl.rank, impl.main.transport, impl.generation, use));
+  return Access::group(make_group(child, impl.members, impl.rank, impl.main.transport, impl.generation, use));
 }
 
 std::optional<Group> Group::subgroup(const std::vector<int>& members) const {

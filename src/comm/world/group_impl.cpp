@@ -47,9 +47,8 @@ std::shared_ptr<Group::Impl> make_group(std::string name, std::vector<int> membe
   try {
     if (control && transport != control)
       state->control = Route{control->connect(*generation, name, members, rank), control};
-    state->main = {use == GroupUse::Transfers
-                       ? transport->connect_transfers(*generation, name, members, rank)
-                       : transport->connect(*generation, name, members, rank),
+    state->main = {use == GroupUse::Transfers ? transport->connect_transfers(*generation, name, members, rank)
+                                              : transport->connect(*generation, name, members, rank),
                    transport};
   } catch (const c10::Error& e) {
     generation->failure.raise_for(e, {.rank = generation->rank, .op = "connect " + name});

@@ -1,5 +1,5 @@
-// Groups that need fewer connections than a group of `Group::split`: a communicator of NCCL costs memory of the
-// device and threads.
+// Groups that need fewer connections than a group of `Group::split`: a communicator of NCCL costs memory of
+// the device and threads.
 #pragma once
 
 #include <penstock/comm/group.h>

@@ -152,9 +152,9 @@ std::vector<std::string> CheckpointManager::messages() const {
   return messages;
 }
 
-void CheckpointManager::load(const Assembly& assembly) {
+void CheckpointManager::load(const Assembly& assembly, const Model& model) {
   // The base of adapters is not in the checkpoint.
-  if (!resume_ || !assembly.state.base.empty()) initialize(assembly);
+  if (!resume_ || !assembly.state.base.empty()) initialize(assembly, model);
   if (!resume_) return;
   const bool any = options_.checkpoint.allow_partial;
   const checkpoint::LoadReport report = resume_->checkpoint.load(
@@ -170,11 +170,12 @@ void CheckpointManager::load(const Assembly& assembly) {
   assembly.pipeline->set_steps(static_cast<std::uint64_t>(step() * options_.accumulate));
 }
 
-void CheckpointManager::initialize(const Assembly& assembly) {
+void CheckpointManager::initialize(const Assembly& assembly, const Model& model) {
   if (!options_.init) return;
   std::vector<checkpoint::Piece> pieces = pieces_of(assembly);
   std::erase_if(pieces, [&](const auto& piece) { return assembly.state.adapters.contains(piece.name); });
-  const std::vector<std::string> messages = load_initial_weights(*options_.init, std::move(pieces), world_);
+  const std::vector<std::string> messages =
+      load_initial_weights(*options_.init, model, std::move(pieces), world_);
   messages_.insert(messages_.end(), messages.begin(), messages.end());
   copy_to_tied(assembly);
 }

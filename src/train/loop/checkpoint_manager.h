@@ -40,7 +40,7 @@ class CheckpointManager {
   std::vector<std::string> messages() const;
 
   //! Loads parameters, buffers and optimizer states, or the initial weights of a new run.
-  void load(const Assembly& assembly);
+  void load(const Assembly& assembly, const Model& model);
 
   //! Whether this run writes checkpoints.
   bool enabled() const { return writer_ != nullptr; }
@@ -57,7 +57,7 @@ class CheckpointManager {
   std::optional<std::filesystem::path> newest() const;
 
  private:
-  void initialize(const Assembly& assembly);
+  void initialize(const Assembly& assembly, const Model& model);
 
   comm::Group world_;
   const RunOptions& options_;

@@ -2,10 +2,12 @@
 #include "train/loop/initial_weights.h"
 
 #include "base/text.h"
+#include "checkpoint/pieces/local_pieces.h"
+#include "checkpoint/pieces/read_region.h"
+#include "train/lora/adapter_merge.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/weights.h>
-#include <penstock/train/adapters.h>
 #include <penstock/value/tensor_meta.h>
 
 #include <algorithm>
@@ -56,12 +58,26 @@ void check_dtypes(const checkpoint::Checkpoint& weights, const std::vector<check
   }
 }
 
+// Merges whole tensors, one at a time, so that the values do not depend on the topology.
+std::vector<std::string> load_merged(const AdapterMerge& merge,
+                                     const std::vector<checkpoint::Piece>& pieces) {
+  for (const checkpoint::Piece& piece : pieces) {
+    const at::Tensor full = merge.read(piece.name);
+    for (const checkpoint::Piece& part : checkpoint::local_pieces({piece}))
+      checkpoint::copy_part(full, part.region, part.local);
+  }
+  return {str_cat("initial weights from ", merge.path().string(), ": ", to_string(merge.note().lora),
+                  ", merged into its base")};
+}
+
 }  // namespace
 
-std::vector<std::string> load_initial_weights(const InitialWeights& weights,
+std::vector<std::string> load_initial_weights(const InitialWeights& weights, const Model& model,
                                               std::vector<checkpoint::Piece> pieces,
                                               const comm::Group& world) {
   std::erase_if(pieces, [](const checkpoint::Piece& piece) { return !piece.state.empty(); });
+  if (const auto merge = open_adapters(weights, base_state(model), own_weights(model)))
+    return load_merged(*merge, pieces);
   const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
   const checkpoint::LoadReport report = opened.load(pieces, world, load_options(weights));
   std::vector<std::string> messages{"initial weights from " + opened.path().string()};
@@ -74,11 +90,11 @@ std::vector<std::string> load_initial_weights(const InitialWeights& weights,
   return messages;
 }
 
-void check_initial_weights(const InitialWeights& weights, const std::vector<checkpoint::Piece>& pieces) {
+void check_initial_weights(const InitialWeights& weights, const Model& model,
+                           const std::vector<checkpoint::Piece>& pieces) {
+  // Merging requires the same model, so nothing else can differ.
+  if (open_adapters(weights, base_state(model), own_weights(model))) return;
   const checkpoint::Checkpoint opened = checkpoint::open_weights(weights.path, weights.renames);
-  if (adapter_note(opened))
-    throw UsageError(quote(weights.path.string(), 200) + " contains only the adapters of a run with LoRA", {},
-                     "merge them into a file of complete weights and start from that, or resume the run");
   if (pieces.empty()) return;
   InitialWeights partial = weights;
   partial.allow_partial = true;

@@ -115,7 +115,7 @@ class Run {
     const ModelSplit split = choose_split(num_stages(options_.parallel));
     const schedule::Schedule schedule = choose_schedule(split);
     assembly_ = assemble(mesh_, device_, model_, split, schedule, data_, options_, progress_);
-    checkpoints_.load(assembly_);
+    checkpoints_.load(assembly_, model_);
     loss_scale_.restore(checkpoints_.decisions().loss_scale);
     first_step_ = checkpoints_.step() + 1;
     // A restart must repeat the decisions even before the first checkpoint is due.

@@ -64,6 +64,7 @@ std::string to_json(const AdapterNote& note) {
         .field("module", layer.module)
         .field("weight", layer.weight)
         .field("transposed", layer.transposed)
+        .field("embedding", layer.embedding)
         .end_object();
   json.end_array().field("base_checksum", static_cast<std::uint64_t>(note.base_checksum));
   if (note.init) write_init(json, *note.init);
@@ -84,8 +85,10 @@ AdapterNote parse_adapter_note(const std::string& text) {
     options.patterns.push_back(string_at(pattern, kNotePlace));
   for (const JsonValue& layer : array_at(at("layers"), kNotePlace)) {
     const auto name = [&](const char* key) { return string_at(field(layer, key, kNotePlace), kNotePlace); };
-    note.lora.layers.push_back(
-        {name("module"), name("weight"), bool_at(field(layer, "transposed", kNotePlace), kNotePlace)});
+    const JsonValue* const embedding = optional_field(layer, "embedding", kNotePlace);  // missing at first
+    note.lora.layers.push_back({name("module"), name("weight"),
+                                bool_at(field(layer, "transposed", kNotePlace), kNotePlace),
+                                embedding != nullptr && bool_at(*embedding, kNotePlace)});
   }
   note.base_checksum = static_cast<std::uint32_t>(at("base_checksum").unsigned_integer().value_or(0));
   if (const JsonValue* const init = optional_field(json, "init", kNotePlace)) note.init = read_init(*init);

@@ -3,13 +3,13 @@
 
 #include "base/io/crc32.h"
 #include "base/text.h"
+#include "train/lora/adapter_merge.h"
 
 #include <penstock/base/error.h>
 #include <penstock/checkpoint/weights.h>
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 namespace penstock::train {
 namespace {
@@ -18,20 +18,23 @@ using checkpoint::Piece;
 
 constexpr std::uint64_t kChecksumBytes = std::uint64_t{64} << 20;
 
-std::uint64_t piece_bytes(const Piece& piece) {
-  return static_cast<std::uint64_t>(piece.local.numel()) * piece.local.element_size();
-}
-
 }  // namespace
 
-BaseWeights::BaseWeights(std::vector<Piece> state, ReadTensors own, const std::optional<InitialWeights>& init)
-    : state_(std::move(state)), own_(std::move(own)) {
+BaseWeights::BaseWeights(std::vector<Piece> state, ReadTensor own, const std::optional<InitialWeights>& init,
+                         std::optional<std::uint64_t> seed, const AdapterChain& chain)
+    : state_(std::move(state)), own_(std::move(own)), seed_(seed) {
   for (std::size_t i = 0; i < state_.size(); ++i) {
     by_name_[state_[i].name] = i;
     for (const std::string& alias : state_[i].aliases) by_name_[alias] = i;
   }
-  if (init) init_ = checkpoint::open_weights(init->path, init->renames);
+  if (!init) return;
+  merged_ = open_adapters(*init, state_, own_, chain);
+  if (!merged_) init_ = checkpoint::open_weights(init->path, init->renames);
 }
+
+BaseWeights::~BaseWeights() = default;
+BaseWeights::BaseWeights(BaseWeights&&) noexcept = default;
+BaseWeights& BaseWeights::operator=(BaseWeights&&) noexcept = default;
 
 const Piece& BaseWeights::metadata(const std::string& name) const {
   const auto found = by_name_.find(name);
@@ -50,54 +53,70 @@ const checkpoint::StoredTensor* BaseWeights::stored(const Piece& piece) const {
 }
 
 bool BaseWeights::is_own(const Piece& piece) const {
-  return stored(piece) == nullptr;
+  return !merged_ && stored(piece) == nullptr;
 }
 
 at::Tensor BaseWeights::read(const Piece& piece) const {
+  if (merged_) return merged_->read(piece.name);
   const checkpoint::StoredTensor* const found = stored(piece);
-  const at::Tensor value = found == nullptr ? own_({piece.name}).at(0) : init_->read(found->name);
+  const at::Tensor value = found == nullptr ? own_(piece.name, seed_) : init_->read(found->name);
   return value.detach().to(piece.local.scalar_type());
 }
 
-std::vector<const Piece*> BaseWeights::smallest_parameters() const {
-  std::vector<const Piece*> all, chosen;
-  for (const Piece& piece : state_)
-    if (piece.kind == checkpoint::PieceKind::Parameter && piece.local.numel() > 0) all.push_back(&piece);
-  std::sort(all.begin(), all.end(), [](const Piece* a, const Piece* b) {
-    return std::pair(piece_bytes(*a), a->name) < std::pair(piece_bytes(*b), b->name);
-  });
-  std::uint64_t bytes = 0;
-  for (const Piece* const piece : all) {
-    bytes += piece_bytes(*piece);
-    if (!chosen.empty() && bytes > kChecksumBytes) break;
-    chosen.push_back(piece);
+std::uint32_t BaseWeights::checksum() const {
+  if (merged_) return merged_->checksum();
+  std::vector<std::pair<std::uint64_t, std::string>> parameters;
+  for (const Piece& piece : state_) {
+    const auto elements = static_cast<std::uint64_t>(piece.local.numel());
+    if (piece.kind == checkpoint::PieceKind::Parameter && elements > 0)
+      parameters.emplace_back(elements * piece.local.element_size(), piece.name);
+  }
+  std::uint32_t sum = 0;
+  for (const std::string& name : smallest_tensors(std::move(parameters)))
+    sum = checksum_of(read(metadata(name)), sum);
+  return sum;
+}
+
+std::vector<std::string> smallest_tensors(std::vector<std::pair<std::uint64_t, std::string>> tensors) {
+  std::sort(tensors.begin(), tensors.end());
+  std::vector<std::string> chosen;
+  std::uint64_t total = 0;
+  for (const auto& [bytes, name] : tensors) {
+    total += bytes;
+    if (!chosen.empty() && total > kChecksumBytes) break;
+    chosen.push_back(name);
   }
   return chosen;
 }
 
-std::uint32_t BaseWeights::checksum() const {
-  std::vector<std::string> own;
-  const std::vector<const Piece*> chosen = smallest_parameters();
-  for (const Piece* const piece : chosen)
-    if (is_own(*piece)) own.push_back(piece->name);
-  const std::vector<at::Tensor> own_values = own.empty() ? std::vector<at::Tensor>{} : own_(own);
-  auto next = own_values.begin();
-  std::uint32_t sum = 0;
-  for (const Piece* const piece : chosen) {
-    const at::Tensor value =
-        (is_own(*piece) ? (next++)->detach().to(piece->local.scalar_type()) : read(*piece)).contiguous();
-    sum = crc32c({static_cast<const std::uint8_t*>(value.const_data_ptr()), value.nbytes()}, sum);
-  }
-  return sum;
+std::uint32_t checksum_of(const at::Tensor& tensor, std::uint32_t sum) {
+  const at::Tensor value = tensor.contiguous();
+  return crc32c({static_cast<const std::uint8_t*>(value.const_data_ptr()), value.nbytes()}, sum);
 }
 
-BaseWeights base_of(const Model& model, const std::optional<InitialWeights>& init) {
+std::vector<Piece> base_state(const Model& model) {
   std::vector<Piece> state = model.state_metadata();
+  if (model.lora() == nullptr) return state;
   std::set<std::string> adapters;
   for (const AdaptedLayer& layer : model.lora()->layers) adapters.insert({layer.a(), layer.b()});
   std::erase_if(state, [&](const Piece& piece) { return adapters.contains(piece.name); });
-  const auto own = [&model](const std::vector<std::string>& names) { return model.read_base(names); };
-  return {std::move(state), own, init};
+  return state;
+}
+
+ReadTensor own_weights(const Model& model) {
+  return [&model](const std::string& name, std::optional<std::uint64_t> seed) {
+    at::Tensor value = model.read_base(name, seed);
+    if (!value.defined())
+      throw UsageError("the model does not tell the initial value of " + quote(name, 200) +
+                           ", which belongs to the base of adapters",
+                       {},
+                       "implement Model::read_base, or merge the adapters into a file of complete weights");
+    return value;
+  };
+}
+
+BaseWeights base_of(const Model& model, const std::optional<InitialWeights>& init) {
+  return {base_state(model), own_weights(model), init, std::nullopt};
 }
 
 }  // namespace penstock::train

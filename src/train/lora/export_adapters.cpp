@@ -25,14 +25,18 @@ AdapterNote note_to_export(const checkpoint::Checkpoint& checkpoint) {
 }
 
 std::string config_text(const Lora& lora, const std::string& base) {
-  const auto is_transposed = [](const AdaptedLayer& layer) { return layer.transposed; };
+  // Of linear layers; PEFT knows how the tables of embeddings are stored.
+  std::vector<AdaptedLayer> linear = lora.layers;
+  std::erase_if(linear, [](const AdaptedLayer& layer) { return layer.embedding; });
+  const bool transposed = !linear.empty() && std::all_of(linear.begin(), linear.end(),
+                                                         [](const auto& layer) { return layer.transposed; });
   JsonWriter json;
   json.begin_object().field("peft_type", "LORA").key("base_model_name_or_path");
   base.empty() ? json.null() : json.value(base);
   json.key("task_type").null().field("inference_mode", true).field("r", lora.options.rank);
   json.field("lora_alpha", lora.options.alpha).field("lora_dropout", lora.options.dropout);
   json.field("bias", "none").field("init_lora_weights", true).field("use_rslora", false);
-  json.field("fan_in_fan_out", std::all_of(lora.layers.begin(), lora.layers.end(), is_transposed));
+  json.field("fan_in_fan_out", transposed);
   json.key("target_modules").begin_array();
   for (const AdaptedLayer& layer : lora.layers) json.value(layer.module);
   return json.end_array().end_object().text() + "\n";
@@ -42,9 +46,12 @@ std::string config_text(const Lora& lora, const std::string& base) {
 
 void export_adapters(const checkpoint::Checkpoint& checkpoint, const fs::path& file) {
   std::map<std::string, at::Tensor> tensors;
-  for (const AdaptedLayer& layer : note_to_export(checkpoint).lora.layers)
-    for (const std::string& name : {layer.a(), layer.b()})
-      tensors["base_model.model." + name] = checkpoint.read(name);
+  // The factors of an embedding are parameters of its module in PEFT, those of a linear layer are modules.
+  for (const AdaptedLayer& layer : note_to_export(checkpoint).lora.layers) {
+    const std::string suffix = layer.embedding ? "" : ".weight";
+    tensors["base_model.model." + layer.a_module() + suffix] = checkpoint.read(layer.a());
+    tensors["base_model.model." + layer.b_module() + suffix] = checkpoint.read(layer.b());
+  }
   checkpoint::save_safetensors(file, tensors, {{"format", "pt"}});
 }
 

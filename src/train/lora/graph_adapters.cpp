@@ -1,5 +1,6 @@
-// Rewrites a graph so that selected linear layers have adapters. Pipelines, tensor parallelism, checkpoints
-// and the interpreter then treat these like the other parameters and operators of the model.
+// Rewrites a graph so that selected linear layers and embeddings have adapters. Pipelines, tensor
+// parallelism, checkpoints and the interpreter then treat these like the other parameters and operators of
+// the model.
 #include "train/lora/graph_adapters.h"
 
 #include "base/text.h"
@@ -45,10 +46,11 @@ bool scales_product(const Node& node) {
   return alpha != nullptr && alpha->isScalar() && alpha->toScalar().toDouble() != 1;
 }
 
-void check_layer(const Graph& graph, const graph::Slot& slot, const std::set<std::size_t>& tables,
-                 std::size_t index, const std::set<std::string>& modules) {
+void check_layer(const Graph& graph, const graph::Slot& slot, bool is_layer, bool is_table,
+                 const std::set<std::string>& modules) {
   const std::string& name = slot.names[0];
-  if (tables.contains(index)) refuse_layer(name, "it is also the table of an embedding");
+  if (is_layer && is_table)
+    refuse_layer(name, "it is the weight of a linear layer and the table of an embedding");
   if (slot.names.size() > 1) refuse_layer(name, "several modules share it (" + join(slot.names, ", ") + ")");
   if (modules.contains(parallel::parent_path(name))) refuse_layer(name, "its module has several weights");
   if (!at::isFloatingType(graph.value(slot.value).meta->dtype))
@@ -93,33 +95,42 @@ class Rewriting {
 
  private:
   void add_parameters() {
-    std::set<std::size_t> tables;
-    std::map<std::size_t, const WeightUse*> layers;  // by slot, each with its first use
+    std::map<std::size_t, const WeightUse*> layers, tables, all;  // by slot, each with its first use
     for (const WeightUse& use : uses_) {
-      if (use.kind == WeightUse::Kind::Table) tables.insert(use.slot);
-      if (use.kind == WeightUse::Kind::Linear) layers.emplace(use.slot, &use);
+      (use.kind == WeightUse::Kind::Table ? tables : layers).emplace(use.slot, &use);
+      all.emplace(use.slot, &use);
     }
-    std::vector<std::string> modules;
-    for (const auto& [slot, use] : layers)
-      for (const std::string& name : graph_.slots[slot].names) modules.push_back(parallel::parent_path(name));
-    check_patterns(result_.lora.options, modules);
+    const LoraOptions& options = result_.lora.options;
+    check_patterns(options, modules_of(layers), modules_of(tables));
     std::set<std::string> adapted;
-    for (const auto& [index, use] : layers) {
+    for (const auto& [index, use] : all) {
       const graph::Slot& slot = graph_.slots[index];
+      const bool is_layer = layers.contains(index), is_table = tables.contains(index);
       const auto is_selected = [&](const std::string& name) {
-        return selects_layer(result_.lora.options, parallel::parent_path(name));
+        const std::string module = parallel::parent_path(name);
+        return (is_layer && selects_layer(options, module)) ||
+               (is_table && selects_embedding(options, module));
       };
       if (std::none_of(slot.names.begin(), slot.names.end(), is_selected)) continue;
-      check_layer(graph_, slot, tables, index, adapted);
+      check_layer(graph_, slot, is_layer, is_table, adapted);
       if (scales_product(graph_.nodes[use->node])) refuse_layer(slot.names[0], "its product is scaled");
       adapted.insert(parallel::parent_path(slot.names[0]));
       add_adapter(index, *use);
     }
   }
 
+  // The modules of the weights that are used like this.
+  std::vector<std::string> modules_of(const std::map<std::size_t, const WeightUse*>& weights) const {
+    std::vector<std::string> modules;
+    for (const auto& [slot, use] : weights)
+      for (const std::string& name : graph_.slots[slot].names) modules.push_back(parallel::parent_path(name));
+    return modules;
+  }
+
   void add_adapter(std::size_t index, const WeightUse& use) {
     const std::string& weight = graph_.slots[index].names[0];
-    const AdaptedLayer layer{parallel::parent_path(weight), weight, use.out_dim == 1};
+    const AdaptedLayer layer{parallel::parent_path(weight), weight, use.out_dim == 1,
+                             use.kind == WeightUse::Kind::Table};
     const graph::ValueMeta& meta = *graph_.value(graph_.slots[index].value).meta;
     const graph::Dim rank{result_.lora.options.rank, {}};
     const auto size = [&](std::int64_t dim) { return meta.sizes[static_cast<std::size_t>(dim)]; };
@@ -140,33 +151,65 @@ class Rewriting {
     return id;
   }
 
-  // y = W x (+ b) becomes y + scale * B(A(dropout(x))), with the modes of the operator.
+  // The output y of a layer becomes y + scale * B(A(x)), with the modes of its operator.
   void add_operators(const Node& node, const WeightUse& use, const AdapterValues& adapter) {
     if (use.output == graph::kUnusedValue) return;
+    const bool is_table = use.kind == WeightUse::Kind::Table;
     const std::string name = graph_.value(use.output).name;
     const std::optional<graph::ValueMeta> output = graph_.value(use.output).meta;
-    const auto adapted = now_.find(use.input);  // if it is the output of another adapted layer
-    ValueId x = adapted == now_.end() ? use.input : adapted->second;
+    const ValueId down = is_table ? add_lookup(node, use, adapter) : add_product(node, use, adapter);
+    const ValueId up = add_node(
+        node, "aten::linear",
+        {{down}, {as_type_of(node, adapter.b, is_table ? use.output : now(use.input))}, {c10::IValue()}},
+        name + "_lora_up", output);
+    const ValueId scaled =
+        add_node(node, "aten::mul.Tensor", {{up}, {graph::wrapped_number(result_.lora.options.scale())}},
+                 name + "_lora", output);
+    now_[use.output] = add_node(node, "aten::add.Tensor", {{use.output}, {scaled}, {c10::IValue(1)}},
+                                name + "_adapted", output);
+  }
+
+  // A(dropout(x)) of a linear layer.
+  ValueId add_product(const Node& node, const WeightUse& use, const AdapterValues& adapter) {
+    const std::string name = graph_.value(use.output).name;
+    ValueId x = now(use.input);
     const std::optional<graph::ValueMeta> input = result_.graph.value(x).meta;
     const LoraOptions& options = result_.lora.options;
     if (options.dropout > 0)
       x = add_node(node, "aten::dropout", {{x}, {c10::IValue(options.dropout)}, {c10::IValue(true)}},
                    name + "_lora_dropout", input);
-    std::optional<graph::ValueMeta> inner = input;
-    if (inner && !inner->sizes.empty()) inner->sizes.back() = {options.rank, {}};
-    const ValueId down =
-        add_node(node, "aten::linear", {{x}, {as_type_of(node, adapter.a, x)}, {c10::IValue()}},
-                 name + "_lora_down", inner);
-    const ValueId up =
-        add_node(node, "aten::linear", {{down}, {as_type_of(node, adapter.b, x)}, {c10::IValue()}},
-                 name + "_lora_up", output);
-    const ValueId scaled = add_node(node, "aten::mul.Tensor",
-                                    {{up}, {graph::wrapped_number(options.scale())}}, name + "_lora", output);
-    now_[use.output] = add_node(node, "aten::add.Tensor", {{use.output}, {scaled}, {c10::IValue(1)}},
-                                name + "_adapted", output);
+    return add_node(node, "aten::linear", {{x}, {as_type_of(node, adapter.a, x)}, {c10::IValue()}},
+                    name + "_lora_down", of_rank(input));
   }
 
-  // Weights that are converted before their use have another dtype than the input.
+  // The columns of A that belong to the indices of an embedding.
+  ValueId add_lookup(const Node& node, const WeightUse& use, const AdapterValues& adapter) {
+    const std::string name = graph_.value(use.output).name;
+    const ValueId a = as_type_of(node, adapter.a, use.output);
+    graph::ValueMeta turned = *result_.graph.value(a).meta;
+    std::swap(turned.sizes.at(0), turned.sizes.at(1));
+    std::vector<Arg> args = node.args;  // with the padding index
+    args.at(0) = {add_node(node, "aten::t", {{a}}, name + "_lora_table", turned)};
+    constexpr std::size_t sparse = 4;  // A is trained with dense gradients
+    if (args.size() > sparse) args[sparse] = {c10::IValue(false)};
+    return add_node(node, "aten::embedding", std::move(args), name + "_lora_down",
+                    of_rank(graph_.value(use.output).meta));
+  }
+
+  // The metadata of a value whose last dim has the size of the rank instead.
+  std::optional<graph::ValueMeta> of_rank(std::optional<graph::ValueMeta> meta) const {
+    if (meta && !meta->sizes.empty()) meta->sizes.back() = {result_.lora.options.rank, {}};
+    return meta;
+  }
+
+  // A value, or with the adapter of the layer whose output it is.
+  ValueId now(ValueId value) const {
+    const auto adapted = now_.find(value);
+    return adapted == now_.end() ? value : adapted->second;
+  }
+
+  // Weights that are converted before their use have another dtype than the input of a linear layer, or the
+  // output of an embedding.
   ValueId as_type_of(const Node& node, ValueId weight, ValueId x) {
     const auto& meta = result_.graph.value(x).meta;
     graph::ValueMeta converted = *result_.graph.value(weight).meta;
@@ -205,9 +248,8 @@ at::Tensor AdaptedGraph::initial_value(const std::string& name) const {
   const graph::ValueMeta& meta = adapters.at(name);
   const auto options = at::TensorOptions(meta.dtype).device(at::kCPU);
   at::Tensor value = at::zeros({meta.sizes[0].size, meta.sizes[1].size}, options);
-  if (std::any_of(lora.layers.begin(), lora.layers.end(),
-                  [&](const AdaptedLayer& layer) { return layer.a() == name; }))
-    initialize_adapter(value, name, lora.options.seed);
+  for (const AdaptedLayer& layer : lora.layers)
+    if (drawn_factor(layer) == name) initialize_adapter(value, layer, lora.options.seed);
   return value.set_requires_grad(true);
 }
 
@@ -230,9 +272,9 @@ parallel::ParallelPlan adapted_plan(parallel::ParallelPlan plan, const Lora& lor
     for (const auto& [pattern, style] : given) {
       if (!parallel::path_fits(pattern, layer.module)) continue;
       if (std::holds_alternative<parallel::ColwiseParallel>(style))
-        plan.emplace_back(layer.module + ".lora_B", style);
+        plan.emplace_back(layer.b_module(), style);
       if (std::holds_alternative<parallel::RowwiseParallel>(style))
-        plan.emplace_back(layer.module + ".lora_A", style);
+        plan.emplace_back(layer.a_module(), style);
     }
   return plan;
 }

@@ -24,9 +24,9 @@ struct AdaptedGraph {
   at::Tensor initial_value(const std::string& name) const;
 };
 
-//! Adds adapters to the selected linear layers: their parameters as slots at the end, and their operators,
-//! in the module of the layer, after each use of its weight. No other parameter requires a gradient. Throws
-//! UsageError if a pattern selects no linear layer, or a selected weight has another use.
+//! Adds adapters to the selected linear layers and embeddings: their parameters as slots at the end, and
+//! their operators, in the module of the layer, after each use of its weight. No other parameter requires a
+//! gradient. Throws UsageError if a pattern selects no layer, or a selected weight has another use.
 AdaptedGraph add_adapters(const graph::Graph& graph, const LoraOptions& options);
 
 //! Names of the buffers that the graph changes while it runs, such as the statistics of batch norms.
@@ -34,6 +34,7 @@ std::vector<std::string> updated_buffers(const graph::Graph& graph);
 
 //! Extends a tensor-parallel plan to the adapters of its layers: B is sharded by outputs like the weight of a
 //! ColwiseParallel layer, A by inputs like that of a RowwiseParallel layer. The other factor is replicated.
+//! The inputs of an embedding are the rows of its table.
 parallel::ParallelPlan adapted_plan(parallel::ParallelPlan plan, const Lora& lora);
 
 }  // namespace penstock::train

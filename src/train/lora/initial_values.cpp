@@ -11,13 +11,22 @@
 
 namespace penstock::train {
 
-void initialize_adapter(at::Tensor a, const std::string& name, std::uint64_t seed) {
-  if (a.is_meta()) return;
+std::string drawn_factor(const AdaptedLayer& layer) {
+  return layer.embedding ? layer.b() : layer.a();
+}
+
+void initialize_adapter(const at::Tensor& factor, const AdaptedLayer& layer, std::uint64_t seed) {
+  if (factor.is_meta()) return;
   const at::NoGradGuard no_grad;
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(models::name_seed(seed, name));
-  const double bound = 1 / std::sqrt(static_cast<double>(a.size(1)));
-  const auto on_cpu = at::TensorOptions(at::kFloat).device(at::kCPU);
-  a.copy_(at::empty(a.sizes(), on_cpu).uniform_(-bound, bound, generator));
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(models::name_seed(seed, drawn_factor(layer)));
+  const at::Tensor values = at::empty(factor.sizes(), at::TensorOptions(at::kFloat).device(at::kCPU));
+  if (layer.embedding) {
+    values.normal_(0, 1, generator);
+  } else {
+    const double bound = 1 / std::sqrt(static_cast<double>(factor.size(1)));
+    values.uniform_(-bound, bound, generator);
+  }
+  factor.copy_(values);
 }
 
 }  // namespace penstock::train

@@ -7,8 +7,12 @@
 
 namespace penstock::train {
 
-//! Fills A with values that are uniform in ±1/sqrt(inputs) (Kaiming's initialization with a = sqrt(5)). The
-//! values depend only on the seed and the name, on every device. Does nothing on the meta device.
-void initialize_adapter(at::Tensor a, const std::string& name, std::uint64_t seed);
+//! The name of the factor that does not start as 0: A of a linear layer, B of an embedding.
+std::string drawn_factor(const AdaptedLayer& layer);
+
+//! Fills that factor: for a linear layer with values that are uniform in ±1/sqrt(inputs) (Kaiming's
+//! initialization with a = sqrt(5)), for an embedding with the standard normal distribution. The values
+//! depend only on the seed and the name, on every device. Does nothing on the meta device.
+void initialize_adapter(const at::Tensor& factor, const AdaptedLayer& layer, std::uint64_t seed);
 
 }  // namespace penstock::train

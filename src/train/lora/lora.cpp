@@ -1,6 +1,7 @@
 // Checks the options of LoRA and resolves its patterns.
 #include "base/option_ranges.h"
 #include "base/text.h"
+#include "parallel/tensor/module_paths.h"
 #include "train/lora/layer_patterns.h"
 
 #include <penstock/base/error.h>
@@ -9,15 +10,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 
 namespace penstock::train {
 namespace {
 
+bool any_of(const std::vector<std::string>& patterns, const std::function<bool(const std::string&)>& fits) {
+  return std::any_of(patterns.begin(), patterns.end(), fits);
+}
+
 // Layers and the modules that contain them, for hints.
-std::vector<std::string> layers_and_parents(const std::vector<std::string>& modules) {
-  std::set<std::string> paths;
-  for (const std::string& module : modules)
+std::vector<std::string> selectable(const std::vector<std::string>& linear,
+                                    const std::vector<std::string>& embeddings) {
+  std::set<std::string> paths(embeddings.begin(), embeddings.end());
+  for (const std::string& module : linear)
     for (std::size_t end = 0; end != std::string::npos;) {
       end = module.find('.', end + 1);
       paths.insert(module.substr(0, end));
@@ -44,17 +51,22 @@ std::string to_string(const Lora& lora) {
 }
 
 bool selects_layer(const LoraOptions& options, const std::string& module) {
-  return std::any_of(options.patterns.begin(), options.patterns.end(),
-                     [&](const std::string& pattern) { return selects(pattern, module); });
+  return any_of(options.patterns, [&](const std::string& pattern) { return selects(pattern, module); });
 }
 
-void check_patterns(const LoraOptions& options, const std::vector<std::string>& modules) {
+bool selects_embedding(const LoraOptions& options, const std::string& module) {
+  return any_of(options.patterns,
+                [&](const std::string& pattern) { return parallel::path_fits(pattern, module); });
+}
+
+void check_patterns(const LoraOptions& options, const std::vector<std::string>& linear,
+                    const std::vector<std::string>& embeddings) {
   for (const std::string& pattern : options.patterns) {
-    if (std::any_of(modules.begin(), modules.end(),
-                    [&](const std::string& module) { return selects(pattern, module); }))
-      continue;
-    throw UsageError("LoRA: no linear layer of the model matches " + quote(pattern), {},
-                     did_you_mean(pattern, layers_and_parents(modules),
+    const auto selected = [&](const std::string& module) { return selects(pattern, module); };
+    const auto fits = [&](const std::string& module) { return parallel::path_fits(pattern, module); };
+    if (any_of(linear, selected) || any_of(embeddings, fits)) continue;
+    throw UsageError("LoRA: no linear layer or embedding of the model matches " + quote(pattern), {},
+                     did_you_mean(pattern, selectable(linear, embeddings),
                                   "`*` matches within one component of a path: layers.*.attention"));
   }
 }

@@ -254,10 +254,8 @@ class ArchivedModel : public Model {
   bool needs_full_batches() const override { return options().computes_loss && !labels(); }
 
   const Lora* lora() const override { return archive_->lora(); }
-  std::vector<at::Tensor> read_base(const std::vector<std::string>& names) const override {
-    std::vector<at::Tensor> tensors;
-    for (const std::string& name : names) tensors.push_back(archive_->file->load(name));
-    return tensors;
+  at::Tensor read_base(const std::string& name, std::optional<std::uint64_t> /*seed*/) const override {
+    return archive_->file->load(name);
   }
 
   runtime::LossReduction reduction() const override {

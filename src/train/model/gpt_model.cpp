@@ -142,13 +142,13 @@ class GptModel : public Model {
  public:
   GptModel(const GptOptions& options, std::uint64_t seed, const std::optional<LoraOptions>& lora,
            const LossOptions& loss)
-      : options_(options), seed_(seed), loss_(loss) {
+      : options_(options), seed_(seed), loss_(loss), plain_(gpt_on_meta(options, std::nullopt)) {
     check_loss_options(LossKind::CrossEntropy, loss, options.vocabulary);
-    if (lora) lora_ = selected_layers(*gpt_on_meta(options, std::nullopt), *lora);
+    if (lora) lora_ = selected_layers(*plain_, *lora);
   }
 
   std::string summary() const override {
-    const auto count = static_cast<double>(models::parameter_count(*gpt_on_meta(options_, std::nullopt)));
+    const auto count = static_cast<double>(models::parameter_count(*plain_));
     const std::string text =
         formatted("GPT of %lld layers, width %lld, %lld heads, %.2f M parameters",
                   static_cast<long long>(options_.layers), static_cast<long long>(options_.width),
@@ -203,13 +203,10 @@ class GptModel : public Model {
   }
 
   const Lora* lora() const override { return lora_ ? &*lora_ : nullptr; }
-  std::vector<at::Tensor> read_base(const std::vector<std::string>& names) const override {
-    Gpt model(options_);
-    models::initialize(*model, options_, seed_);
-    const auto parameters = model->named_parameters();
-    std::vector<at::Tensor> tensors;
-    for (const std::string& name : names) tensors.push_back(parameters[name].detach());
-    return tensors;
+  at::Tensor read_base(const std::string& name, std::optional<std::uint64_t> seed) const override {
+    const at::Tensor value = at::empty(plain_->named_parameters()[name].sizes());
+    models::initialize_parameter(value, name, options_, seed.value_or(seed_));
+    return value;
   }
 
  private:
@@ -225,6 +222,7 @@ class GptModel : public Model {
   GptOptions options_;
   std::uint64_t seed_;
   LossOptions loss_;
+  Gpt plain_;  // without adapters and memory
   std::optional<Lora> lora_{};
   ModelSplit given_{};  // one stage: balanced
 };

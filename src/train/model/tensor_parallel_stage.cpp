@@ -8,6 +8,7 @@
 #include <penstock/graph/graph_module.h>
 #include <penstock/parallel/tensor_parallel.h>
 #include <penstock/tensor/dtensor.h>
+#include <penstock/train/lora.h>
 
 #include <torch/nn/module.h>
 
@@ -44,8 +45,11 @@ parallel::ParallelPlan gpt_tensor_plan(const torch::nn::Module& module) {
   const auto add = [&](const std::string& path, const parallel::ParallelStyle& style) {
     plan.emplace_back(path, style);
     const bool by_columns = std::holds_alternative<parallel::ColwiseParallel>(style);
-    const std::string adapter = path + (by_columns ? ".lora_B" : ".lora_A");
-    if (modules.contains(adapter)) plan.emplace_back(adapter, style);
+    for (const bool embedding : {false, true}) {
+      const AdaptedLayer layer{.module = path, .weight = {}, .embedding = embedding};
+      const std::string adapter = by_columns ? layer.b_module() : layer.a_module();
+      if (modules.contains(adapter)) plan.emplace_back(adapter, style);
+    }
   };
   for (const auto& item : modules) {
     for (const auto& [name, style] : styles)

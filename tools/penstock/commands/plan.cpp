@@ -138,7 +138,8 @@ struct ModelOptions {
   //! Throws UsageError if an option needs a model, but none is given.
   void check(const Arguments& arguments) const {
     if (!model.empty()) return;
-    for (const char* const name : {"--flops", "--input", "--device", "--optimizer", "--momentum", "--param-dtype"})
+    for (const char* const name :
+         {"--flops", "--input", "--device", "--optimizer", "--momentum", "--param-dtype"})
       if (arguments.given(name))
         throw UsageError(std::string(name) + " requires --model", {}, "add --model MODEL.pt2, or remove it");
   }

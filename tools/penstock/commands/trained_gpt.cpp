@@ -15,6 +15,7 @@
 #include <penstock/train/adapters.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <charconv>
@@ -136,17 +137,19 @@ void set_codec(TrainedGpt& trained, const StoredSettings& settings, const std::s
 
 // Adds the adapters of a checkpoint to the weights from which its run started: the initial values of the
 // model, or those that the checkpoint names.
-void merge_adapters(torch::nn::Module& model, const std::shared_ptr<const checkpoint::Checkpoint>& adapters) {
+void merge_adapters(torch::nn::Module& model, const TrainedGpt& trained) {
   const at::NoGradGuard no_grad;
+  auto parameters = model.named_parameters();
   std::vector<checkpoint::Piece> state;
-  std::map<std::string, at::Tensor> initial;
-  for (const auto& item : model.named_parameters()) {
-    initial[item.key()] = item.value().detach().clone();
+  for (const auto& item : parameters)
     state.push_back(checkpoint::full_piece(item.key(), item.value().detach()));
-  }
-  const train::MergedWeights merged(adapters, state,
-                                    [&](const std::string& name) { return initial.at(name); });
-  for (auto& item : model.named_parameters()) item.value().copy_(merged.read(item.key()));
+  const auto initial = [&](const std::string& name, std::optional<std::uint64_t> seed) {
+    const at::Tensor value = at::empty_like(parameters[name].detach());
+    models::initialize_parameter(value, name, trained.options, seed.value_or(trained.seed));
+    return value;
+  };
+  const train::MergedWeights merged(trained.weights, state, initial);
+  for (auto& item : parameters) item.value().copy_(merged.read(item.key()));
 }
 
 std::int64_t length_of(const std::string& input, std::int64_t context) {
@@ -202,9 +205,8 @@ models::Gpt TrainedGpt::load(const std::optional<models::GptPart>& part) const {
     weights->load(checkpoint::module_pieces(*model), {.allow_extra = part.has_value()});
     return model;
   }
-  models::initialize(*model, options, seed);
   if (!part) {
-    merge_adapters(*model, weights);
+    merge_adapters(*model, *this);
     return model;
   }
   // The base of adapters is known as a whole.

@@ -53,7 +53,9 @@ void check_state_dict(const graph::Graph& graph, const checkpoint::Checkpoint& w
 std::shared_ptr<const train::MergedWeights> merge(
     const std::shared_ptr<const graph::Pt2Archive>& archive,
     const std::shared_ptr<const checkpoint::Checkpoint>& weights) {
-  const auto own = [archive](const std::string& name) { return archive->load(name); };
+  const auto own = [archive](const std::string& name, std::optional<std::uint64_t> /*seed*/) {
+    return archive->load(name);
+  };
   return std::make_shared<const train::MergedWeights>(weights, state_metadata(archive->graph()), own);
 }
 

@@ -11,11 +11,11 @@ namespace penstock::tool {
 
 void LoraSettings::declare(Settings& s) {
   s.add("--lora", patterns,
-        "train low-rank adapters of linear layers, by pattern, and freeze all other parameters: "
-        "layers.*.attention,layers.*.mlp.up");
+        "train low-rank adapters of linear layers and embeddings, by pattern, and freeze all other "
+        "parameters: layers.*.attention,layers.*.mlp.up");
   s.add("--lora-rank", rank, "rank of the adapters [8]");
   s.add("--lora-alpha", alpha, "adapters are scaled by this number divided by their rank [8]");
-  s.add("--lora-dropout", dropout, "dropout of the inputs of adapters [0]");
+  s.add("--lora-dropout", dropout, "dropout of the inputs of adapters of linear layers [0]");
 }
 
 void LoraSettings::resolve() {
@@ -23,7 +23,7 @@ void LoraSettings::resolve() {
     const char* const option = rank ? "--lora-rank" : alpha ? "--lora-alpha" : "--lora-dropout";
     if (rank || alpha || dropout)
       throw UsageError(std::string(option) + " needs --lora", {},
-                       "name the linear layers: --lora 'layers.*.attention'");
+                       "name the layers: --lora 'layers.*.attention'");
     return;
   }
   const train::LoraOptions defaults;

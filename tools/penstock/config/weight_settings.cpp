@@ -7,7 +7,8 @@ namespace penstock::tool {
 
 void WeightSettings::declare(Settings& s) {
   s.add("--init", init,
-        "start from these weights: a .safetensors file, a Hugging Face directory or index, or a checkpoint");
+        "start from these weights: a .safetensors file, a Hugging Face directory or index, or a checkpoint "
+        "(adapters of a LoRA run are merged into their base)");
   s.add("--init-rename", rename,
         "with --init: map names of its tensors and modules, in order: model=,layers.*=blocks.*");
   s.add("--init-partly", partly, "with --init: load the matching tensors and report the others");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the commands of the README in a fresh clone without any preparation: the two at its top, then its three paths as printed.
+# Runs the commands of the README in a fresh clone without any preparation: the two at its top, then its four paths as printed.
 # Slow: builds everything without a cache.
 # usage: clean_clone.sh CHECKOUT
 set -euo pipefail
@@ -51,6 +51,11 @@ python3 -c 'import sys, urllib.request as u; print(len(u.build_opener(u.ProxyHan
   "$address" | grep -E '^[0-9]{6}' || fail "penstock studio serves no page"
 kill -INT "$studio"
 wait "$studio" || fail "penstock studio did not end cleanly"
+
+# The build of a wheel, in the virtual environment that has this torch or in a new one.
+export PIP_NO_CACHE_DIR=1
+run 'the Python path' "$(blocks sh 'I write pipelines in Python')"
+run 'a pipeline in Python' '.venv/bin/penstock run --ranks 2 -- .venv/bin/python python/examples/stages.py InterleavedZeroBubble'
 
 # The commands may write only to ignored folders of the checkout.
 [ -z "$(ls -A "$dir/home")" ] || fail "HOME contains $(ls -A "$dir/home")"

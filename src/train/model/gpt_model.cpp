@@ -15,6 +15,8 @@
 #include <penstock/runtime/recompute.h>
 #include <penstock/train/model.h>
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <map>
 #include <set>

@@ -8,16 +8,15 @@
 namespace penstock::plan {
 namespace {
 
-using nlohmann::json;
 using test::Outcome;
 using test::penstock;
 using testing::HasSubstr;
 
-json parsed(std::vector<std::string> words) {
+nlohmann::json schedule_json(std::vector<std::string> words) {
   words.push_back("--json");
   const Outcome outcome = penstock(words);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  return json::parse(outcome.out);
+  return nlohmann::json::parse(outcome.out);
 }
 
 TEST(ToolScheduleCommand, SingleRankEqualsRowOfAllRanks) {
@@ -31,13 +30,13 @@ TEST(ToolScheduleCommand, SingleRankEqualsRowOfAllRanks) {
       all.insert(all.end(), options.begin(), options.end());
       std::vector<std::string> one = all;
       one.insert(one.end(), {"--rank", "1"});
-      json expected = parsed(all);
+      nlohmann::json expected = schedule_json(all);
       const std::string csv = penstock(all).out;
       const std::size_t row = csv.find('\n') + 1;
       EXPECT_EQ(penstock(one).out, csv.substr(row, csv.find('\n', row) + 1 - row)) << name;
       expected["rank"] = 1;
-      expected["rows"] = json::array({expected["rows"][1]});
-      EXPECT_EQ(parsed(one), expected) << name;
+      expected["rows"] = nlohmann::json::array({expected["rows"][1]});
+      EXPECT_EQ(schedule_json(one), expected) << name;
     }
   }
   const Outcome drawn =

@@ -79,9 +79,9 @@ TEST_F(DevicesTrainer, LossesAreThoseOfCpuInEveryTopology) {
         Topology{4, 1, 1, 4, "ZB1P"}, Topology{2, 1, 2, 4, "Interleaved1F1B"},
         Topology{2, 1, 2, 4, "ZBVZeroBubble"}, Topology{2, 1, 2, 4, "DualPipeV"},
         Topology{2, 2, 2, 4, "DualPipeV"}, Topology{2, 2, 2, 4, "DualPipeV", Sharding::Full},
-        Topology{2, 1, 2, 8, "DualPipeV", Sharding::None, 2},
-        Topology{1, 2, 1, 4, "1F1B"}, Topology{2, 2, 1, 2, "ZB1P"},
-        Topology{1, 2, 1, 4, "1F1B", Sharding::Full}, Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
+        Topology{2, 1, 2, 8, "DualPipeV", Sharding::None, 2}, Topology{1, 2, 1, 4, "1F1B"},
+        Topology{2, 2, 1, 2, "ZB1P"}, Topology{1, 2, 1, 4, "1F1B", Sharding::Full},
+        Topology{2, 2, 2, 4, "ZBVZeroBubble", Sharding::Full},
         Topology{1, 1, 1, 2, "1F1B", Sharding::None, 2}, Topology{2, 1, 1, 2, "ZB1P", Sharding::None, 2},
         Topology{1, 2, 1, 2, "1F1B", Sharding::Full, 2}}) {
     SCOPED_TRACE(name_of(topology));

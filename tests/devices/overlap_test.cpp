@@ -164,14 +164,6 @@ TEST_F(DevicesOverlap, RunsEveryPairAtTheSameTime) {
       const OverlapOutcome outcome = train_with(run, c10::kCUDA);
       EXPECT_THAT(outcome.losses, testing::Pointwise(testing::DoubleNear(1e-5), expected.losses));
       EXPECT_GT(outcome.overlaps, 3 * kMicrobatches);
-<<<<<<< ours
-      for (const auto& race : simulated::races())
-        if (race.operation != "aten::erfinv") {
-          static int n = 0;
-          if (n++ < 40) std::fprintf(stderr, "DEBUG %s\n", race.message.c_str());
-        }
-=======
->>>>>>> theirs
       const std::vector<std::string> races = take_races();
       EXPECT_THAT(races, testing::Each("aten::erfinv after aten::erfinv"));
       EXPECT_EQ(races.size(), static_cast<std::size_t>(outcome.overlaps));
@@ -221,11 +213,7 @@ TEST_F(DevicesOverlap, TrainerOverlapsAlsoIfAHookFollows) {
     at::removeCallback(callback);
     EXPECT_THAT(result.losses, testing::Pointwise(testing::DoubleNear(1e-5), expected.losses));
     EXPECT_EQ(parts, 2 * dp * 2 * 8 * 3);  // one per rank, stage, microbatch and step
-<<<<<<< ours
-    ASSERT_EQ(forward_streams.size() /*DEBUG*/, static_cast<std::size_t>(2 * dp));
-=======
     ASSERT_EQ(forward_streams.size(), static_cast<std::size_t>(2 * dp));
->>>>>>> theirs
     for (const auto& [device, streams] : forward_streams) EXPECT_EQ(streams.size(), 3U) << device;
   }
 }

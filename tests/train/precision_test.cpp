@@ -84,12 +84,7 @@ void expect_losses(const std::vector<double>& losses, const std::vector<PythonSt
   ASSERT_EQ(losses.size(), python.size());
   const double later = optimizer == "adamw" ? 0x1p-7 : 0x1p-5;
   for (std::size_t i = 0; i < python.size(); ++i)
-<<<<<<< HEAD
-    EXPECT_NEAR(losses[i], python[i].loss, (i < 4 || optimizer == "adamw" ? 0x1p-8 : 0x1p-5) * python[i].loss)
-        << "step " << i + 1;
-=======
     EXPECT_NEAR(losses[i], python[i].loss, (i < 4 ? 0x1p-8 : later) * python[i].loss) << "step " << i + 1;
->>>>>>> prec
 }
 
 void expect_bitwise_resume(RunOptions options, std::int64_t after, const ArchiveRun& archive = {}) {

@@ -9,12 +9,11 @@ namespace penstock::plan {
 namespace {
 
 using test::Outcome;
-using test::penstock;
 using testing::HasSubstr;
 
 nlohmann::json schedule_json(std::vector<std::string> words) {
   words.push_back("--json");
-  const Outcome outcome = penstock(words);
+  const Outcome outcome = test::penstock(words);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   return nlohmann::json::parse(outcome.out);
 }
@@ -31,26 +30,27 @@ TEST(ToolScheduleCommand, SingleRankEqualsRowOfAllRanks) {
       std::vector<std::string> one = all;
       one.insert(one.end(), {"--rank", "1"});
       nlohmann::json expected = schedule_json(all);
-      const std::string csv = penstock(all).out;
+      const std::string csv = test::penstock(all).out;
       const std::size_t row = csv.find('\n') + 1;
-      EXPECT_EQ(penstock(one).out, csv.substr(row, csv.find('\n', row) + 1 - row)) << name;
+      EXPECT_EQ(test::penstock(one).out, csv.substr(row, csv.find('\n', row) + 1 - row)) << name;
       expected["rank"] = 1;
       expected["rows"] = nlohmann::json::array({expected["rows"][1]});
       EXPECT_EQ(schedule_json(one), expected) << name;
     }
   }
-  const Outcome drawn =
-      penstock({"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--rank", "0", "--as", "grid"});
+  const Outcome drawn = test::penstock(
+      {"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--rank", "0", "--as", "grid"});
   EXPECT_EQ(drawn.code, 2);
   EXPECT_THAT(drawn.err, HasSubstr("--rank prints the row of one rank as csv or JSON, not as a picture"));
-  EXPECT_EQ(penstock({"schedule", "Auto", "--ranks", "2", "--microbatches", "4", "--rank", "2"}).code, 2);
+  EXPECT_EQ(test::penstock({"schedule", "Auto", "--ranks", "2", "--microbatches", "4", "--rank", "2"}).code,
+            2);
 }
 
 TEST(ToolScheduleCommand, NamedScheduleNeedsCounts) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"schedule", "1F1B"},
                                                 {"schedule", "1F1B", "--rank", "0"},
                                                 {"simulate", "1F1B"}}) {
-    const Outcome outcome = penstock(words);
+    const Outcome outcome = test::penstock(words);
     EXPECT_EQ(outcome.code, 2);
     EXPECT_EQ(
         outcome.err,
@@ -62,7 +62,7 @@ TEST(ToolScheduleCommand, UnwritableOutputHasHint) {
   const test::TempDir dir;
   const auto error = [&](const std::string& output) {
     const Outcome outcome =
-        penstock({"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "-o", output});
+        test::penstock({"schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "-o", output});
     EXPECT_EQ(outcome.code, 2);
     return outcome.err;
   };

@@ -128,6 +128,15 @@ bool overlaps(const schedule::Program& program, Rank rank) {
   });
 }
 
+// Autograd records on which streams the memory of a gradient is used. It cannot do so for the local shard of
+// a distributed tensor, so stages with such tensors use one stream.
+bool may_use_streams(const std::vector<PipelineStage>& stages) {
+  const at::Device device = stages.front().device();
+  return !device.is_cpu() && !device.is_meta() &&
+         std::all_of(stages.begin(), stages.end(),
+                     [](const PipelineStage& stage) { return stage.meshes().empty(); });
+}
+
 }  // namespace
 
 schedule::Program program_of(schedule::ScheduleKind kind, const std::vector<PipelineStage>& stages,
@@ -179,8 +188,8 @@ PipelineSetup make_setup(std::vector<PipelineStage> stages, schedule::Program pr
   PipelineSetup setup{std::move(stages), std::move(program), std::move(options), given, Rank(given.rank())};
   index_stages(setup);
   name_skips(setup);
-  const at::Device device = setup.stages.front().device();
-  if (!device.is_cpu() && !device.is_meta() && overlaps(setup.program, setup.rank)) {
+  if (may_use_streams(setup.stages) && overlaps(setup.program, setup.rank)) {
+    const at::Device device = setup.stages.front().device();
     const c10::impl::VirtualGuardImpl devices(device.type());
     const c10::Stream first = devices.getStreamFromGlobalPool(device);
     setup.overlap_streams = std::array{first, devices.getStreamFromGlobalPool(device)};

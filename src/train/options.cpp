@@ -5,6 +5,7 @@
 
 #include <penstock/base/error.h>
 #include <penstock/train/options.h>
+#include <penstock/train/trainer.h>
 
 #include <cmath>
 
@@ -126,6 +127,22 @@ std::string_view to_string(Precision precision) {
 
 std::string_view to_string(ParameterDtype dtype) {
   return dtype == ParameterDtype::Bfloat16 ? "bf16" : "auto";
+}
+
+std::string_view to_string(RunPhase phase) {
+  switch (phase) {
+    case RunPhase::Setup:
+      return "setup";
+    case RunPhase::Step:
+      return "step";
+    case RunPhase::Update:
+      return "update";
+    case RunPhase::Checkpoint:
+      return "checkpoint";
+    case RunPhase::End:
+      return "end";
+  }
+  return "";
 }
 
 std::string_view to_string(NanPolicy policy) {

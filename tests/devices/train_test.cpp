@@ -1,4 +1,5 @@
 // The trainer on thread ranks, each with a simulated device: the losses of the CPU, no race, few host syncs.
+#include "base/text.h"
 #include "simulated_device_test.h"
 #include "support/error_message.h"
 #include "support/mesh_ranks.h"
@@ -68,9 +69,8 @@ void expect_losses_of_cpu(const RunOptions& options) {
 }
 
 std::string name_of(const Topology& topology) {
-  return std::string(topology.schedule) + " pp " + std::to_string(topology.pp) + " dp " +
-         std::to_string(topology.dp) + " tp " + std::to_string(topology.tp) +
-         (topology.sharding == Sharding::Full ? " sharded" : "");
+  return str_cat(topology.schedule, " pp ", topology.pp, " dp ", topology.dp, " tp ", topology.tp,
+                 topology.sharding == Sharding::Full ? " sharded" : "");
 }
 
 TEST_F(DevicesTrainer, LossesAreThoseOfCpuInEveryTopology) {

@@ -463,22 +463,6 @@ class Run {
 
 }  // namespace
 
-std::string_view to_string(RunPhase phase) {
-  switch (phase) {
-    case RunPhase::Setup:
-      return "setup";
-    case RunPhase::Step:
-      return "step";
-    case RunPhase::Update:
-      return "update";
-    case RunPhase::Checkpoint:
-      return "checkpoint";
-    case RunPhase::End:
-      return "end";
-  }
-  return "";
-}
-
 bool RankHook::follows(schedule::ActionKind kind) const {
   return kind != schedule::ActionKind::RecvForward && kind != schedule::ActionKind::RecvBackward;
 }

@@ -22,7 +22,6 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
 #include <thread>
 
 namespace penstock::test {

@@ -74,7 +74,8 @@ TEST(ToolGenerate, ContinuesTokensAsPythonDoes) {
   refused({model, "--prompt-tokens=3", "--top-k=0"}, "--top-k must be at least 1");
   refused({model, "--prompt-tokens=3", "--top-p=1.5"}, "--top-p must be greater than 0");
   refused({model, "--prompt-tokens=3", "--temperature=-1"}, "--temperature must be at least 0");
-  refused({PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp.pt2", "--prompt-tokens=3"}, "cannot supply its input 'input'");
+  refused({PENSTOCK_SOURCE_DIR "/tests/train/archives/mlp.pt2", "--prompt-tokens=3"},
+          "cannot supply its input 'input'");
   refused({}, "generate needs a model");
   refused({"--checkpoint=" + dir / "other.safetensors"}, "other.safetensors");
 }

@@ -65,6 +65,7 @@ TEST_F(ToolTrainDashboard, ServesNumbersOfLogAndTimeline) {
   auto log = log_of(dir_ / "log");
   while (!program_.ended() && log.size() < now.at("steps").size()) log = log_of(dir_ / "log");
   ASSERT_GE(log.size(), now.at("steps").size());
+  for (auto& line : log) line.erase("validation_loss");  // the page has it apart
   for (std::size_t i = 0; i < now.at("steps").size(); ++i) EXPECT_EQ(now.at("steps")[i], log[i]);
   EXPECT_EQ(now.at("validations").at(0).at("step"), 2);
   EXPECT_EQ(now.at("info").at("steps"), 1'000'000);

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 namespace penstock::test {
 namespace {
 
@@ -33,8 +35,10 @@ class ToolParamDtype : public testing::Test {
   }
 
   Words train(const std::string& model, at::ScalarType input, const Words& more) const {
-    Words words{"train",     kModels + model, "--data=" + data_in(input), "--batch=8", "--steps=3",
-                "--lr=0.01", "--no-shuffle"};
+    Words words{"train",     kModels + model, "--data=" + data_in(input),
+                "--batch=8", "--lr=0.01",     "--no-shuffle"};
+    if (std::none_of(more.begin(), more.end(), [](const auto& word) { return word.starts_with("--steps="); }))
+      words.push_back("--steps=3");
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
